@@ -1,0 +1,79 @@
+# Build helpers. A folder's CMakeLists.txt lists its sources and its dependencies with se_library and
+# se_test, so that the module graph is visible in the build; tools/check_layers.py checks the includes.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+find_program(SE_CCACHE ccache)
+if(SE_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${SE_CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${SE_CCACHE})
+endif()
+
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+
+# Floating point is IEEE everywhere: no contraction unless a kernel writes the fma itself, no fast-math.
+add_library(se_flags INTERFACE)
+target_compile_options(se_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -ffp-contract=off -fno-math-errno>)
+if(SE_WERROR)
+  target_compile_options(se_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+endif()
+if(SE_SANITIZE)
+  target_compile_options(se_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${SE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -O1 -g1>)
+  target_link_options(se_flags INTERFACE -fsanitize=${SE_SANITIZE})
+endif()
+set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG")
+set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1 -DSE_DEBUG=1")
+target_include_directories(se_flags INTERFACE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
+target_link_libraries(se_flags INTERFACE fmt::fmt-header-only Threads::Threads)
+
+if(SE_TESTS)
+  enable_testing()
+  find_package(GTest REQUIRED)
+endif()
+
+# se_library(NAME SOURCES a.cc b.cc [AVX2 x_avx2.cc] [AVX512 y_avx512.cc] [DEPS se_base ...])
+# AVX2 and AVX512 sources are compiled for that level; they are called only after a run-time check.
+function(se_library name)
+  cmake_parse_arguments(A "" "" "SOURCES;AVX2;AVX512;DEPS" ${ARGN})
+  add_library(${name} STATIC ${A_SOURCES} ${A_AVX2} ${A_AVX512})
+  target_link_libraries(${name} PUBLIC se_flags ${A_DEPS})
+  if(A_AVX2)
+    set_source_files_properties(${A_AVX2} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
+  endif()
+  if(A_AVX512)
+    set_source_files_properties(${A_AVX512} PROPERTIES
+      COMPILE_OPTIONS "-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni")
+  endif()
+endfunction()
+
+# se_test(NAME SOURCES a_test.cc [DEPS se_x ...] [LABEL fast|slow])  one GoogleTest program.
+# Tests run in the source root, so that goldens are found by their path in the tree.
+function(se_test name)
+  if(NOT SE_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(A "" "LABEL" "SOURCES;DEPS" ${ARGN})
+  if(NOT A_LABEL)
+    set(A_LABEL fast)
+  endif()
+  add_executable(${name} ${A_SOURCES})
+  target_link_libraries(${name} PRIVATE se_flags ${A_DEPS} GTest::gtest GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES LABELS ${A_LABEL})
+endfunction()
+
+# se_stage(AXIS NAME SOURCES ... [AVX2 ...] [DEPS ...])  one stage of a plan: library se_stage_AXIS_NAME,
+# registered in the generated table. Its source defines  const StageEntry se::stage_AXIS_NAME.
+function(se_stage axis name)
+  se_library(se_stage_${axis}_${name} ${ARGN})
+  target_link_libraries(se_stage_${axis}_${name} PUBLIC se_sparse)
+  set_property(GLOBAL APPEND PROPERTY SE_STAGES ${axis}_${name})
+endfunction()
