@@ -1,0 +1,55 @@
+#include "device/cpu/isa.h"
+
+#include <cstdlib>
+#include <string_view>
+
+#include "base/check.h"
+
+namespace se::cpu {
+
+const char* to_string(Isa isa) {
+  switch (isa) {
+    case Isa::kBaseline: return "baseline";
+    case Isa::kAvx2: return "avx2";
+    case Isa::kAvx512: return "avx512";
+  }
+  return "?";
+}
+
+Isa best_isa() {
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vnni");
+  return avx2 && avx512 ? Isa::kAvx512 : avx2 ? Isa::kAvx2 : Isa::kBaseline;
+}
+
+Result<Isa> wanted_isa() {
+  const char* env = std::getenv("SE_ISA");
+  if (!env || !*env) return best_isa();
+  for (Isa level : {Isa::kBaseline, Isa::kAvx2, Isa::kAvx512}) {
+    if (std::string_view(env) != to_string(level)) continue;
+    if (level > best_isa())
+      return unsupported(format("SE_ISA={}: this machine has {} at most", env, to_string(best_isa())));
+    return level;
+  }
+  return invalid(format("SE_ISA={}: expected baseline, avx2 or avx512", env));
+}
+
+namespace {
+Isa& current() {
+  static Isa level = [] {
+    const auto wanted = wanted_isa();
+    return wanted.ok() ? *wanted : best_isa();
+  }();
+  return level;
+}
+}  // namespace
+
+Isa isa() { return current(); }
+void set_isa_for_test(Isa level) {
+  SE_CHECK(level <= best_isa(), "this machine has no {}", to_string(level));
+  current() = level;
+}
+
+}  // namespace se::cpu

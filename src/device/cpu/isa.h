@@ -1,0 +1,17 @@
+// device/cpu/isa.h -- which instruction set the CPU kernels use: the best the machine has, or a lower
+// one forced by SE_ISA=baseline|avx2|avx512. A level the machine lacks is refused at start-up.
+#pragma once
+#include <cstdint>
+
+#include "base/status.h"
+
+namespace se::cpu {
+
+enum class Isa : uint8_t { kBaseline, kAvx2, kAvx512 };  // kAvx2: with FMA and F16C; kAvx512: F, BW, VL, DQ, VNNI
+const char* to_string(Isa isa);
+Isa best_isa();           // of this machine
+Result<Isa> wanted_isa();  // SE_ISA, or best_isa(); kInvalid for unknown names, kUnsupported for missing levels
+Isa isa();                // wanted_isa(), cached; best_isa() where SE_ISA is bad (entry points check first)
+void set_isa_for_test(Isa isa);
+
+}  // namespace se::cpu
