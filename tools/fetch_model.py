@@ -19,6 +19,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from typing import BinaryIO, Iterator, NamedTuple
 
 CHUNK = 1 << 20
@@ -122,7 +123,7 @@ def open_member(archive: pathlib.Path, member: str) -> tuple[object, BinaryIO]:
     no name of the archive ever becomes a path here, so it cannot write outside the target.
     """
     try:
-        if zipfile.is_zipfile(archive):
+        if archive.suffix in (".whl", ".zip"):
             z = zipfile.ZipFile(archive)
             name = next((n for n in z.namelist() if member in (n, n.partition("/")[2])), None)
             stream = z.open(name) if name is not None else None
@@ -133,7 +134,7 @@ def open_member(archive: pathlib.Path, member: str) -> tuple[object, BinaryIO]:
             stream = t.extractfile(info) if info is not None else None
             holder = t
     except (OSError, zipfile.BadZipFile, tarfile.TarError) as e:
-        raise FetchError(f"{archive.name} cannot be read: {e}") from e
+        raise FetchError(f"{archive.name} cannot be read: {str(e).splitlines()[0]}") from e
     if stream is None:
         raise FetchError(f"{archive.name} has no member {member}")
     return holder, stream
@@ -144,7 +145,7 @@ def blocks(archive: pathlib.Path, member: str) -> Iterator[bytes]:
     try:
         while block := stream.read(CHUNK):
             yield block
-    except (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError, zipfile.zlib.error) as e:
+    except (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError, zlib.error) as e:
         raise FetchError(f"{archive.name}: {member} is damaged: {e}") from e
     finally:
         stream.close()
