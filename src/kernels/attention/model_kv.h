@@ -1,0 +1,59 @@
+// kernels/attention/model_kv.h -- what the KV side knows of a model, layer by layer (contract.md 2, part 1),
+// and how a stage declares what a sequence owns (part 2).
+#pragma once
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "device/device.h"
+
+namespace se {
+
+enum class LayerKind : uint8_t { kFull, kWindow, kShared, kRecurrent };  // keep, read, place: kFull only
+struct QkTransform {
+  TensorView q_norm, k_norm;  // f32 [head_dim] RMSNorm weights, shared by all heads; empty: none
+  TensorView rope;            // f32 [pairs] inverse frequencies; the first 2 * pairs channels rotate; empty: none
+  float eps = 0;              // of the norms
+  bool interleaved = false;   // pairs (x[2i], x[2i+1]) instead of (x[i], x[i + pairs])
+};
+struct LayerKv {
+  LayerKind kind = LayerKind::kFull;
+  int q_heads = 0, kv_heads = 0, k_dim = 0, v_dim = 0;  // of this rank, as stored (MLA: 1, 576, 512)
+  float scale = 0;                                      // softmax scale
+  int window = 0, donor = -1;  // kWindow: keys seen, itself included. kShared: layer whose K/V it reads
+  QkTransform qk;
+};
+
+enum class Block : uint8_t {
+  kPayload,  // the codec's bytes. Pages: shared by count, immutable once full
+  kIndex,    // pure function of the payload: shared, may be dropped and rebuilt
+  kState     // history of one sequence: private, cloned by fork; new items are zero
+};
+inline constexpr int kPerSequence = 0;  // cloned by fork
+struct ComponentSpec {
+  std::string_view name;  // stable, it goes to disk
+  Block block = Block::kPayload;
+  int per = 1;  // tokens per item (a power of two) or kPerSequence
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;  // of one item of one layer (and head)
+  bool heads = true;           // one item per KV head
+  std::vector<int> layers;     // empty: every layer the stage acts on
+  std::vector<int64_t> last;   // by layer, replaces shape.back() (low-rank ranks, head dims)
+};
+
+struct ModelKv {
+  std::vector<LayerKv> layers;
+  DType dtype = DType::kF16;  // of K and V as the checkpoint wants them; F32 in exact mode
+  int ranks = 1;
+};
+
+// Everything a model knows about attention: q, k, v as projected; norm, RoPE and the KV write are the driver's.
+struct AttentionPort {
+  virtual ~AttentionPort() = default;
+  // q f32 [tokens, q_heads * k_dim], k f32 [tokens, kv_heads * k_dim], v f32 [tokens, kv_heads * v_dim],
+  // all of them may be overwritten; out f32 [tokens, q_heads * v_dim], no alias.
+  virtual void attend(int layer, const TensorView& q, const TensorView& k, const TensorView& v,
+                      const TensorView& out, Stream&) = 0;
+};
+
+}  // namespace se
