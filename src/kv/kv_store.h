@@ -1,0 +1,101 @@
+// kv/kv_store.h -- what sequences own: page tables by group, the codec's ring, state; and every mutation of it.
+//
+// Goals: all or nothing mutations, exact bytes, cheap forks. Non-goals: methods, models, scheduling.
+// Rows are dense: all pages of a table but the last are full, so a token's ordinal is its index in the row, and a
+// group's bytes follow from its token count (docs/adr/0003-dense-rows.md). Paged tokens come first, then the tail
+// (the codec's ring), then what a step adds.
+// Thread rule: one engine thread owns the store and its sequences.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kv/layout.h"
+#include "kv/page_pool.h"
+
+namespace se {
+
+struct KvTable {  // one group of one sequence
+  std::vector<PageRef> payload;
+  std::vector<PageRef> index;       // parallel to payload; empty refs where the layout has no index
+  std::vector<PageRef> state;       // by page number over all tokens (paged, tail); zero when new
+  std::vector<int32_t> indexed;     // parallel to payload: tokens of the page whose index is valid
+  std::vector<int32_t> positions;   // logical position of every token, tail included
+  int64_t paged = 0;                // tokens in pages
+  int64_t tail = 0;                 // tokens in the ring ...
+  int64_t tail_first = 0;           // ... the oldest of which lies in this item of it
+  int64_t tokens() const { return paged + tail; }
+};
+
+class KvSequence {
+ public:
+  const KvLayout& layout() const { return *layout_; }
+  const KvTable& table(int group) const { return tables_[size_t(group)]; }
+  KvTable& table(int group) { return tables_[size_t(group)]; }
+  int64_t resident(int layer) const { return tables_[size_t(layout_->group_of(layer))].tokens(); }
+  int64_t item() const { return sequence_ ? sequence_.id() : 0; }  // of the kPerSequence block
+  const PageRef& sequence_block() const { return sequence_; }
+
+ private:
+  friend class KvStore;
+  std::shared_ptr<const KvLayout> layout_;
+  std::vector<KvTable> tables_;
+  PageRef sequence_;
+};
+
+// What survives in one group: ordinals of paged tokens, ascending. The tail always stays.
+struct GroupKeep {
+  int group = 0;
+  std::span<const int32_t> ordinals;
+};
+
+class KvStore {
+ public:
+  static Result<std::unique_ptr<KvStore>> create(int64_t limit_bytes);
+  PageArena& arena() { return *arena_; }
+  const PageArena& arena() const { return *arena_; }
+
+  // An empty sequence; takes its kPerSequence block (zeroed), no page.
+  Result<std::unique_ptr<KvSequence>> create_sequence(std::shared_ptr<const KvLayout> layout);
+  // A copy that shares payload and index pages by count and clones state pages and the kPerSequence block.
+  Result<std::unique_ptr<KvSequence>> fork(const KvSequence& from);
+
+  // Makes room for `n` more paged tokens in every group of `groups` (all groups if empty) and counts them in: takes
+  // pages, and copies the last page first if it is partial and shared. positions: logical positions of the n tokens.
+  // All or nothing.
+  Status append(KvSequence& seq, std::span<const int32_t> positions, std::span<const int> groups = {});
+  // Slot (page id * page + t) of paged token `ordinal` of a group.
+  int64_t slot(const KvSequence& seq, int group, int64_t ordinal) const;
+
+  // Tokens into the ring: counts `n` new tail tokens (n + tail <= layout.tail()); their ring items follow the newest.
+  void append_tail(KvSequence& seq, int group, std::span<const int32_t> positions);
+  // The oldest `n` tail tokens become paged: takes pages for them (a multiple of the page or not) and moves the counts;
+  // the codec copies the bytes (close). The ring items stay readable until overwritten. All or nothing.
+  Status close_tail(KvSequence& seq, int group, int64_t n);
+  int64_t ring_slot(const KvSequence& seq, int group, int64_t i) const;  // item * tail + place of tail token i
+
+  // Leaves exactly the given ordinals of each listed group, in order. Pages that survive whole and stay aligned keep
+  // their place; other tokens are copied, as bytes, in items of their component's `per` (ordinals of components with
+  // per > 1 must come in whole aligned groups), into fresh pages; index of moved tokens becomes invalid. All groups or
+  // none: kExhausted leaves the sequence as it was.
+  Status keep(KvSequence& seq, std::span<const GroupKeep> lists);
+
+  // For layer-major prefill: a table made of the survivors of the current one, `fresh` more paged tokens and
+  // a new tail, built aside while the sequence still serves the old one.
+  Result<KvTable> stage_table(const KvSequence& seq, const GroupKeep& survivors, std::span<const int32_t> fresh,
+                              std::span<const int32_t> tail);
+  // Swaps staged tables in (one per group, in order) and, if given, the new kPerSequence block. Never fails.
+  void install(KvSequence& seq, std::vector<KvTable> tables, PageRef sequence_block);
+  Result<PageRef> clone_block(const KvSequence& seq);  // a private copy of the kPerSequence block; empty if none
+
+  // Bytes of the pages a sequence refers to (shared ones included), payload, index, state and its block.
+  int64_t bytes(const KvSequence& seq) const;
+  // Checks the invariants of a sequence (page counts, no dead page, indexed <= tokens); aborts on a violation.
+  void check(const KvSequence& seq) const;
+
+ private:
+  std::unique_ptr<PageArena> arena_;
+};
+
+}  // namespace se

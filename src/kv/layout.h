@@ -1,0 +1,78 @@
+// kv/layout.h -- how a plan's components lie in pages. Immutable, made once per plan, shared by its sequences.
+//
+// A page holds `page` tokens of a group: the layers of the group slice after slice, each slice 256-byte aligned, in
+// it the components one after another (64-byte aligned), each as [head][item][shape] (heads off: [item][shape]).
+// Payload, index and state of a group lie in pages of their own. What a stage declared kPerSequence lies in one
+// block per sequence: layer after layer, component after component, [item][head?][shape] with one item.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "kernels/attention/model_kv.h"
+
+namespace se {
+
+inline constexpr int64_t kPageStep = 256;  // bytes a page id counts
+
+struct KvGroup {  // layers that share one page table; formed by the plan, never by a stage
+  std::vector<int> layers;
+  int domain = 0;  // groups of one domain hold the same tokens: ordinals mean the same in all
+};
+
+struct KvComponent {
+  ComponentSpec spec;
+  int owner = 0;  // number of the stage in its plan: chosen by the plan, opaque here
+  int index = 0;  // of the component in the stage's list
+};
+
+// Where one component of one layer lies: byte offset from the start of the layer's slice (per sequence: from the start
+// of the sequence's block) and the view's shape and byte strides without the leading [page id] dimension, which
+// has stride kPageStep. Empty shape: the component does not exist in that layer.
+struct KvPlane {
+  int64_t offset = 0;
+  DType dtype = DType::kF32;
+  int rank = 0;  // with the leading dimension
+  std::array<int64_t, TensorView::kMaxRank> shape{}, stride{};
+  bool per_sequence = false;
+  Block block = Block::kPayload;
+};
+
+class KvLayout {
+ public:
+  // page: tokens of a page, a power of two >= 16; tail: tokens of the codec's ring (0: none). Every layer of kind
+  // kFull must be in exactly one group. kInvalid if an item size or `per` does not fit the page.
+  static Result<std::shared_ptr<const KvLayout>> make(const ModelKv& model, std::vector<KvGroup> groups,
+                                                      std::vector<KvComponent> components, int64_t page, int64_t tail);
+
+  int64_t page() const { return page_; }
+  int64_t tail() const { return tail_; }
+  const std::vector<KvGroup>& groups() const { return groups_; }
+  int group_of(int layer) const { return group_of_[size_t(layer)]; }
+  int layers() const { return int(group_of_.size()); }
+
+  int64_t page_bytes(int group, Block block) const;    // of one page, a multiple of kPageStep; 0: no component
+  int64_t slice_bytes(int layer, Block block) const;   // offset of the layer's slice in its page
+  int64_t sequence_bytes() const { return sequence_bytes_; }  // block of the kPerSequence items; 0: none
+  // Plane of component `index` of stage `owner` in `layer`.
+  KvPlane plane(int layer, int owner, int index) const;
+
+  // Bytes of a sequence whose groups hold `tokens[g]` paged and tail tokens (tail ones lie in the ring):
+  // exactly what KvStore allocates. `paged[g]` and `all[g]` (paged + tail) by group.
+  int64_t bytes(std::span<const int64_t> paged, std::span<const int64_t> all) const;
+  int64_t pages(int64_t tokens) const { return (tokens + page_ - 1) / page_; }
+
+ private:
+  struct Placed {
+    int owner, index;
+    std::vector<KvPlane> by_layer;
+  };
+  int64_t page_ = 16, tail_ = 0, sequence_bytes_ = 0;
+  std::vector<KvGroup> groups_;
+  std::vector<int> group_of_;
+  std::vector<Placed> placed_;
+  std::vector<std::array<int64_t, 3>> page_bytes_;  // by group and Block
+  std::vector<std::array<int64_t, 3>> slice_;       // by layer and Block
+};
+
+}  // namespace se
