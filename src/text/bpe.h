@@ -1,0 +1,46 @@
+// text/bpe.h -- byte-level byte-pair encoding by merge ranks (GPT-2; Sennrich et al. 2016).
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/status.h"
+
+namespace se::text {
+
+using TokenIds = std::unordered_map<std::string_view, int32_t>;
+
+// GPT-2's printable stand-in for a byte: 33-126, 161-172 and 174-255 stand for themselves, the other 68
+// bytes are U+0100, U+0101, ... in increasing order.
+int32_t byte_to_code_point(uint8_t byte);
+
+// The bytes a byte-level token stands for. A token with any other code point is taken verbatim.
+std::string token_to_bytes(std::string_view token);
+
+// Immutable once made; encode may be called from any thread.
+class Bpe {
+ public:
+  // merges: "left right", split at the first space after position 0, best rank first. Of a pair named
+  // twice the later line counts. Fails when a part or its concatenation is no token of `ids`.
+  static Result<Bpe> create(const TokenIds& ids, const std::vector<std::string>& merges);
+
+  // Appends the ids of one pre-token. Merges the adjacent pair of the lowest rank first, the leftmost on
+  // ties. A byte without a token of its own is dropped before merging, as the reference does for
+  // vocabularies without an unknown token. O(n log n) in the bytes of the piece.
+  void encode(std::string_view piece, std::vector<int32_t>& out) const;
+
+ private:
+  struct Merge {
+    int32_t rank = 0;
+    int32_t id = 0;  // of the merged token
+  };
+  const Merge* find(int32_t left, int32_t right) const;
+
+  std::array<int32_t, 256> byte_ids_{};  // -1 = the vocabulary has no such byte
+  std::unordered_map<uint64_t, Merge> merges_;
+};
+
+}  // namespace se::text

@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""Goldens of the text module, from Hugging Face `tokenizers` and `jinja2`.
+
+    python tools/goldens/text.py [--model models/smollm2.gguf]
+
+writes tests/goldens/text/{vocab,tokenizer,templates}.json. The small vocabulary is the first merges of the
+model's; without --model the one in the tree is kept. Needs: pip install tokenizers jinja2 gguf numpy.
+"""
+
+import argparse
+import json
+import pathlib
+import random
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+OUT = ROOT / "tests/goldens/text"
+MERGES = 3000
+NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
+
+
+def read_gguf(path):
+    """The tokenizer record of a GGUF file."""
+    from gguf import GGUFReader
+
+    fields = GGUFReader(str(path)).fields
+    get = lambda key: fields["tokenizer.ggml." + key].contents()
+    return {"pre": get("pre"), "tokens": get("tokens"), "types": get("token_type"), "merges": get("merges")}
+
+
+def small_vocab(full):
+    """Control tokens, a user-defined one that is another's prefix, byte tokens and the first merges."""
+    tokens, types = [], []
+    for token, kind in zip(full["tokens"], full["types"]):
+        if kind == CONTROL or len(token) == 1:
+            tokens.append(token)
+            types.append(kind)
+    merges = full["merges"][:MERGES]
+    for merge in merges:
+        tokens.append("".join(merge.split(" ", 1)))
+        types.append(NORMAL)
+    for token in ("<|im_start|><think>", "<think>"):
+        tokens.append(token)
+        types.append(USER_DEFINED)
+    return {"pre": full["pre"], "tokens": tokens, "types": types, "merges": merges}
+
+
+def build(vocab, pre=None):
+    """The `tokenizers` pipeline of a byte-level BPE vocabulary."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    ids = {token: i for i, token in enumerate(vocab["tokens"])}
+    merges = []
+    for line in vocab["merges"]:
+        at = line.index(" ", 1)
+        merges.append((line[:at], line[at + 1 :]))
+    tokenizer = Tokenizer(models.BPE(vocab=ids, merges=merges))
+    steps = {
+        "gpt-2": [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)],
+        "smollm": [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ],
+    }
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps[pre or vocab["pre"]])
+    tokenizer.decoder = decoders.ByteLevel()
+    pairs = list(zip(vocab["tokens"], vocab["types"]))
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t, k in pairs if k == CONTROL])
+    tokenizer.add_tokens([AddedToken(t, normalized=False) for t, k in pairs if k == USER_DEFINED])
+    return tokenizer
+
+
+TEXTS = [
+    "",
+    " ",
+    "  ",
+    "\n",
+    "Hello, world!",
+    "hello  world   and    more",
+    "tabs\tand\t\tmore \t mixed",
+    "a\nb\n\nc\r\nd \n e\n ",
+    "trailing spaces   ",
+    "   leading",
+    "I'm you're we've they'll he'd it's can't '' ''s 'S 'RE 'x don''t",
+    "12345 3.14159 1,000,000 x2y 5 items  7",
+    " 1 2  3   4",
+    "\u0663\u0664 \u096a\u096b \u2160\u2161 \u00bd \u00b2 \u2460 \uff11\uff12 \U0001d7d8",
+    "caf\u00e9 cafe\u0301 na\u00efve \u00c5ngstr\u00f6m stra\u00dfe",
+    "\u041f\u0440\u0438\u0432\u0435\u0442, \u043c\u0438\u0440! \u03ba\u03b1\u03bb\u03b7\u03bc\u03ad\u03c1\u03b1",
+    "\u4f60\u597d\uff0c\u4e16\u754c\u3002\u3000\u65e5\u672c\u8a9e\u306e\u30c6\u30ad\u30b9\u30c8 \ud55c\uad6d\uc5b4",
+    "\u0645\u0631\u062d\u0628\u0627 \u0628\u0643\u0645 \u05e9\u05dc\u05d5\u05dd \u0928\u092e\u0938\u094d\u0924\u0947 \u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35",
+    "\U0001f600\U0001f468\u200d\U0001f469\u200d\U0001f467\U0001f3fd \u2764\ufe0f \U0001f1e9\U0001f1ea",
+    "nbsp\u00a0x \u2003em \u2028line\u2029para \u3000wide \u0085nel\u202fthin",
+    "control \u0000\u0001\u0004\u0006\u0013\u001d\u001f\u007f\u0080 end",
+    "zero\u200bwidth \ufeffbom \u00adsoft",
+    "private \ue000 \U000f0000 \U00050000 noncharacter \uffff \U0010ffff",
+    "\u1c89\u1c8a \ua7cb \U00010d40\U00010d41 \U0002ebf0 \U0001ccf0 \U00011de0",
+    "int main() { return x->y[0] != 42 && !z; }  // comment\n\tfor (;;) ++i;\n",
+    "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n",
+    "<|im_start|><think>x</think><think> <|im_start|> <|im_end|",
+    "a<|endoftext|>b <repo_name>x<file_sep> <|im_end|><|im_end|>",
+    "<|im_start <|im_start|><|im_start|>",
+    "a" * 200,
+    " " * 65 + "x" + "\n" * 33 + "y",
+    "the the the " * 20 + "in in in",
+    "!?!?...---___===***'\"`~@#$%^&*()",
+]
+
+
+def random_texts(count, length):
+    """Texts of random code points of many blocks, with a bias to spaces, digits and quotes."""
+    rng = random.Random(7)
+    ranges = [(0x20, 0x7E), (0x20, 0x7E), (0x00, 0xFF), (0x100, 0x24F), (0x370, 0x52F), (0x590, 0x6FF), (0x900, 0x97F)]
+    ranges += [(0x2000, 0x206F), (0x2150, 0x218F), (0x3000, 0x30FF), (0x4E00, 0x4EFF), (0x1F600, 0x1F64F)]
+    texts = []
+    for _ in range(count):
+        text = ""
+        while len(text) < length:
+            kind = rng.random()
+            if kind < 0.3:
+                text += rng.choice([" ", "  ", "\n", "\t", " \n", "'s", "'", "7", " 42"])
+            else:
+                low, high = rng.choice(ranges)
+                text += chr(rng.randint(low, high))
+        texts.append(text)
+    return texts
+
+
+def tokenizer_goldens(vocab):
+    cases = {}
+    for pre in ("smollm", "gpt-2"):
+        tokenizer = build(vocab, pre)
+        texts = TEXTS + random_texts(40, 60)
+        cases[pre] = [{"text": t, "ids": tokenizer.encode(t).ids} for t in texts]
+    tokenizer = build(vocab)
+    tokenizer.encode_special_tokens = True
+    plain = [{"text": t, "ids": tokenizer.encode(t).ids} for t in TEXTS if "<" in t]
+    rng = random.Random(11)
+    decoded = []
+    tokenizer = build(vocab)
+    for length in (1, 2, 3, 5, 8, 40, 40, 40):
+        for _ in range(4):
+            # Low ids are single bytes and control tokens: many unfinished and invalid characters.
+            ids = [rng.randrange(len(vocab["tokens"]) if rng.random() < 0.3 else 252) for _ in range(length)]
+            text, shown = (tokenizer.decode(ids, skip_special_tokens=skip) for skip in (False, True))
+            decoded.append({"ids": ids, "text": text, "shown": shown})
+    return {"encode": cases, "plain": plain, "decode": decoded}
+
+
+def write(name, value):
+    OUT.mkdir(parents=True, exist_ok=True)
+    lines = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+    (OUT / name).write_text(lines.replace('},{"', '},\n{"') + "\n")
+
+
+def main():
+    args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    args.add_argument("--model", help="GGUF file to take the small vocabulary from")
+    model = args.parse_args().model
+    if model:
+        write("vocab.json", small_vocab(read_gguf(model)))
+    vocab = json.loads((OUT / "vocab.json").read_text())
+    write("tokenizer.json", tokenizer_goldens(vocab))
+
+
+if __name__ == "__main__":
+    main()
