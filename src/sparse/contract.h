@@ -38,7 +38,7 @@ struct KvView {
   virtual TensorView slots(int layer) const = 0;
   // Codecs with a ring, prefill: the paged places that a chunk's write fills, with the oldest of tail, then present.
   virtual KvIndex fresh(int layer) const = 0;
-  // i32 [rows]: item (256-byte steps) of the kPerSequence block that `slots` writes; StepRows::item is the one `tail` reads.
+  // i64 [rows]: item (256-byte steps) of the kPerSequence block that `slots` writes; StepRows::item is the one `tail` reads.
   virtual TensorView ring_item() const = 0;
 };
 

@@ -33,7 +33,7 @@ struct StepRows {      // packed once on the host; decode rows first, then prefi
   TensorView q_start;  // i32 [rows + 1] row r owns tokens q_start[r] .. q_start[r + 1]
   TensorView kv_from;  // i32 [rows]     first present token row r sees, causally
   TensorView pos;      // i32 [tokens]   logical positions
-  TensorView item;     // i32 [rows]     item in kPerSequence planes (256-byte steps)
+  TensorView item;     // i64 [rows]     item in kPerSequence planes (256-byte steps)
   TensorView split;    // i32 [rows]     tokens per split of attention: a constant of the row's plan
   int rows = 0, decode_rows = 0;
 };
