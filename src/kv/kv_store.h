@@ -1,10 +1,11 @@
-// kv/kv_store.h -- what sequences own: page tables by group, the codec's ring, state; and every mutation of it.
+// kv/kv_store.h -- what sequences own: page tables by group, the codec's ring, state; and every mutation of
+// it.
 //
 // Goals: all or nothing mutations, exact bytes, cheap forks. Non-goals: methods, models, scheduling.
-// Rows are dense: all pages of a table but the last are full, so a token's ordinal is its index in the row, and a
-// group's bytes follow from its token count (docs/adr/0003-dense-rows.md). Paged tokens come first, then the tail
-// (the codec's ring), then what a step adds.
-// Thread rule: one engine thread owns the store and its sequences.
+// Rows are dense: all pages of a table but the last are full, so a token's ordinal is its index in the row,
+// and a group's bytes follow from its token count (docs/adr/0003-dense-rows.md). Paged tokens come first,
+// then the tail (the codec's ring), then what a step adds. Thread rule: one engine thread owns the store and
+// its sequences.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -18,18 +19,22 @@ namespace se {
 
 struct KvTable {  // one group of one sequence
   std::vector<PageRef> payload;
-  std::vector<PageRef> index;       // parallel to payload; empty refs where the layout has no index
-  std::vector<PageRef> state;       // by page number over all tokens (paged, tail); zero when new
-  std::vector<int32_t> indexed;     // parallel to payload: tokens of the page whose index is valid
-  std::vector<int32_t> positions;   // logical position of every token, tail included
-  int64_t paged = 0;                // tokens in pages
-  int64_t tail = 0;                 // tokens in the ring ...
-  int64_t tail_first = 0;           // ... the oldest of which lies in this item of it
+  std::vector<PageRef> index;  // parallel to payload; empty refs where the layout has no index
+  std::vector<PageRef>
+      state;  // by page number over all tokens (paged, tail); zero when new; none without state
+  std::vector<int32_t> indexed;    // parallel to payload: tokens of the page whose index is valid
+  std::vector<int32_t> positions;  // logical position of every token, tail included
+  int64_t paged = 0;               // tokens in pages
+  int64_t tail = 0;                // tokens in the ring ...
+  int64_t tail_first = 0;          // ... the oldest of which lies in this item of it
   int64_t tokens() const { return paged + tail; }
 };
 
 class KvSequence {
  public:
+  KvSequence() = default;
+  KvSequence(const KvSequence&) = delete;  // KvStore::fork
+  KvSequence& operator=(const KvSequence&) = delete;
   const KvLayout& layout() const { return *layout_; }
   const KvTable& table(int group) const { return tables_[size_t(group)]; }
   KvTable& table(int group) { return tables_[size_t(group)]; }
@@ -39,7 +44,7 @@ class KvSequence {
 
  private:
   friend class KvStore;
-  std::shared_ptr<const KvLayout> layout_;
+  std::shared_ptr<const KvLayout> layout_;  // shared: one per plan, outlived by none of its sequences
   std::vector<KvTable> tables_;
   PageRef sequence_;
 };
@@ -56,45 +61,81 @@ class KvStore {
   PageArena& arena() { return *arena_; }
   const PageArena& arena() const { return *arena_; }
 
-  // An empty sequence; takes its kPerSequence block (zeroed), no page.
+  // An empty sequence; takes its kPerSequence block (zeroed), no page. Sequences and tables must go before
+  // the store.
   Result<std::unique_ptr<KvSequence>> create_sequence(std::shared_ptr<const KvLayout> layout);
-  // A copy that shares payload and index pages by count and clones state pages and the kPerSequence block.
+  // A copy that shares payload and index pages by count and clones state pages and the kPerSequence block. A
+  // partial last page is shared too, until one of the two appends.
   Result<std::unique_ptr<KvSequence>> fork(const KvSequence& from);
 
-  // Makes room for `n` more paged tokens in every group of `groups` (all groups if empty) and counts them in: takes
-  // pages, and copies the last page first if it is partial and shared. positions: logical positions of the n tokens.
-  // All or nothing.
+  // Makes room for `n` more paged tokens in every group of `groups` (all groups if empty) and counts them in:
+  // takes pages, and copies the last page (payload and index) first if it is partial and shared. positions:
+  // logical positions of the n tokens. The groups must have no tail: its tokens are older, so they are closed
+  // first. All or nothing.
   Status append(KvSequence& seq, std::span<const int32_t> positions, std::span<const int> groups = {});
   // Slot (page id * page + t) of paged token `ordinal` of a group.
   int64_t slot(const KvSequence& seq, int group, int64_t ordinal) const;
 
-  // Tokens into the ring: counts `n` new tail tokens (n + tail <= layout.tail()); their ring items follow the newest.
-  void append_tail(KvSequence& seq, int group, std::span<const int32_t> positions);
-  // The oldest `n` tail tokens become paged: takes pages for them (a multiple of the page or not) and moves the counts;
-  // the codec copies the bytes (close). The ring items stay readable until overwritten. All or nothing.
+  // Tokens into the ring: counts `n` new tail tokens (n + tail <= layout.tail()); their ring items follow the
+  // newest. Takes state pages, if the layout has any, hence may fail. All or nothing.
+  Status append_tail(KvSequence& seq, int group, std::span<const int32_t> positions);
+  // The oldest `n` tail tokens become paged: takes pages for them (a multiple of the page or not) and moves
+  // the counts; the codec copies the bytes (close). The ring items stay readable until overwritten. All or
+  // nothing.
   Status close_tail(KvSequence& seq, int group, int64_t n);
-  int64_t ring_slot(const KvSequence& seq, int group, int64_t i) const;  // item * tail + place of tail token i
+  int64_t ring_slot(const KvSequence& seq,
+                    int group,
+                    int64_t i) const;  // item * tail + place of tail token i
 
-  // Leaves exactly the given ordinals of each listed group, in order. Pages that survive whole and stay aligned keep
-  // their place; other tokens are copied, as bytes, in items of their component's `per` (ordinals of components with
-  // per > 1 must come in whole aligned groups), into fresh pages; index of moved tokens becomes invalid. All groups or
-  // none: kExhausted leaves the sequence as it was.
+  // Leaves exactly the given ordinals of each listed group (each listed once), in order. Leading pages that
+  // survive whole stay; from the first that does not, tokens are copied, as bytes, into fresh pages; their
+  // index becomes invalid. Components with per > 1 move in whole items: from there on ordinals must come in
+  // whole aligned groups of `per` (the last group of the row may be short). State goes with its tokens, the
+  // tail's included. All groups or none: kExhausted leaves the sequence as it was, and is known before
+  // anything moves. Groups are then rewritten one after another, so at most live bytes + the fresh pages of
+  // one group are in use:
+  //   fresh = (pages(kept) - whole) x (payload + index) + (pages(kept + tail) - whole of the state) x state
+  //   bytes,
+  // and a group's unshared old pages are back before the next group starts.
   Status keep(KvSequence& seq, std::span<const GroupKeep> lists);
 
-  // For layer-major prefill: a table made of the survivors of the current one, `fresh` more paged tokens and
-  // a new tail, built aside while the sequence still serves the old one.
-  Result<KvTable> stage_table(const KvSequence& seq, const GroupKeep& survivors, std::span<const int32_t> fresh,
+  // For layer-major prefill: a table made of the survivors of the current one, `fresh` more paged tokens
+  // (positions given; pages taken, bytes unwritten) and a new tail (positions given; tail_first = 0, the
+  // caller writes the ring of a cloned block), built aside while the sequence still serves the old one. Whole
+  // leading pages are shared, other survivors copied as in keep; a shared partial page is copied before fresh
+  // tokens go in. State pages are never shared: survivors' state is copied. If fresh, then tail, begin with
+  // the positions of the whole old tail, those tokens are the old tail's and their state follows the
+  // survivors' too; all else is zero. tail may hold at most layout.tail() tokens.
+  Result<KvTable> stage_table(const KvSequence& seq,
+                              const GroupKeep& survivors,
+                              std::span<const int32_t> fresh,
                               std::span<const int32_t> tail);
-  // Swaps staged tables in (one per group, in order) and, if given, the new kPerSequence block. Never fails.
+  // Swaps staged tables in (one per group, in order) and, if given, the new kPerSequence block. Never fails;
+  // old pages go back at once.
   void install(KvSequence& seq, std::vector<KvTable> tables, PageRef sequence_block);
-  Result<PageRef> clone_block(const KvSequence& seq);  // a private copy of the kPerSequence block; empty if none
+  Result<PageRef> clone_block(
+      const KvSequence& seq);  // a private copy of the kPerSequence block; empty if none
 
   // Bytes of the pages a sequence refers to (shared ones included), payload, index, state and its block.
   int64_t bytes(const KvSequence& seq) const;
-  // Checks the invariants of a sequence (page counts, no dead page, indexed <= tokens); aborts on a violation.
+  // Checks the invariants of a sequence (page counts and sizes, private state, indexed <= tokens); aborts on
+  // a violation. Debug builds call it after every mutation.
   void check(const KvSequence& seq) const;
 
  private:
+  struct Growth {                      // pages taken for a table, not yet in it
+    PageRef payload_copy, index_copy;  // of the last page, if partial and shared
+    std::vector<PageRef> payload, index, state;
+  };
+  // Pages that a table needs to hold `paged` and `all` tokens.
+  Result<Growth> grow(const KvLayout& layout, int group, const KvTable& table, int64_t paged, int64_t all);
+  static void apply(KvTable& table, Growth growth);
+  Status take(std::vector<PageRef>& into, int64_t n, int64_t bytes, bool zero = false);
+  Result<PageRef> take_block(const KvLayout& layout, const PageRef& from);  // zero if `from` is empty
+  // The table of the survivors and, if `carry`, the tail. share_state: whole state pages are taken over, not
+  // copied.
+  Result<KvTable> gather(const KvSequence& seq, const GroupKeep& list, bool carry, bool share_state);
+  Status can_keep(const KvSequence& seq, std::span<const GroupKeep> lists);
   std::unique_ptr<PageArena> arena_;
 };
 
