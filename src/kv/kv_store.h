@@ -49,6 +49,11 @@ class KvSequence {
   PageRef sequence_;
 };
 
+// Counts of one group, to go back to if a step cannot be placed whole.
+struct KvMark {
+  int64_t paged = 0, tail = 0, tail_first = 0;
+};
+
 // What survives in one group: ordinals of paged tokens, ascending. The tail always stays.
 struct GroupKeep {
   int group = 0;
@@ -86,6 +91,11 @@ class KvStore {
   int64_t ring_slot(const KvSequence& seq,
                     int group,
                     int64_t i) const;  // item * tail + place of tail token i
+
+  // Takes back what append, append_tail and close_tail counted in since the mark (pages go, bytes do not matter: nothing
+  // was written since). Only those three may have run in between.
+  std::vector<KvMark> mark(const KvSequence& seq) const;
+  void rollback(KvSequence& seq, std::span<const KvMark> marks);
 
   // Leaves exactly the given ordinals of each listed group (each listed once), in order. Leading pages that
   // survive whole stay; from the first that does not, tokens are copied, as bytes, into fresh pages; their

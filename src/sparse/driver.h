@@ -1,9 +1,10 @@
 // sparse/driver.h -- the one caller of every stage: runs the attention of a step for rows of any plans.
 //
-// A step is  begin -> model layers (attend per layer) -> commit. Layer-major prefill (Plan::staging == kLayer) goes in slices of
-// one layer and one chunk instead:  for each layer, for each chunk: begin_slice -> model layer -> end_slice;  then commit_prompt.
-// Decode steps of other sequences may run between slices. Numerics: a row's result depends neither on its batch mates nor
-// on the cut of its prompt (where the plan says chunk == 0) nor on the number of threads.
+// A step is  begin -> model layers (attend per layer) -> commit. Layer-major prefill (Plan::staging ==
+// kLayer) goes in slices of one layer and one chunk instead:  for each layer, for each chunk: begin_slice ->
+// model layer -> end_slice;  then commit_prompt. Decode steps of other sequences may run between slices.
+// Numerics: a row's result depends neither on its batch mates nor on the cut of its prompt (where the plan
+// says chunk == 0) nor on the number of threads.
 #pragma once
 #include <memory>
 #include <span>
@@ -15,11 +16,12 @@
 
 namespace se {
 
-struct KvCounters {            // counted, not assumed
+struct KvCounters {  // counted, not assumed
   int64_t decode_steps = 0;
-  int64_t read_tokens = 0;     // sum over decode steps and layers of tokens read (paged and ring; the present not)
-  int64_t scored_units = 0;    // units a reader ranked
-  int64_t last_read_tokens = 0;  // of the last decode step, sum over layers
+  int64_t read_tokens =
+      0;  // sum over decode steps and layers of tokens read (paged and ring; the present not)
+  int64_t scored_units = 0;               // units a reader ranked
+  int64_t last_read_tokens = 0;           // of the last decode step, sum over layers
   int64_t picks = 0, dropped_tokens = 0;  // sums over layers
 };
 
@@ -30,7 +32,7 @@ class PlanSequence {
   std::shared_ptr<const Plan> plan_ref() const { return plan_; }
   const KvSequence& kv() const { return *kv_; }
   const KvCounters& counters() const { return counters_; }
-  int64_t logical() const { return logical_; }      // tokens forwarded
+  int64_t logical() const { return logical_; }  // tokens forwarded
   bool prefilling() const { return staged_ != nullptr; }
   // A turn: `prompt` more tokens, then at most `max_new` generated. Facts that due/resident/peak see.
   void start_turn(int64_t prompt, int64_t max_new);
@@ -42,12 +44,14 @@ class PlanSequence {
   std::unique_ptr<KvSequence> kv_;
   uint64_t id_ = 0;
   int64_t turn_start_ = 0, prompt_ = 0, max_new_ = 0, logical_ = 0, generated_ = 0;
-  std::vector<int64_t> excess_;           // by layer: kept beyond the budget by the last pick (grain)
-  int64_t ring_count_ = 0;                // valid queries in the ring
+  std::vector<int64_t> excess_;  // by layer: kept beyond the budget by the last pick (grain)
+  int64_t ring_count_ = 0;       // valid queries in the ring
   KvCounters counters_;
-  std::unique_ptr<KvSequence> staged_;    // layer-major prefill: plain pages of one layer
-  std::vector<KvTable> pending_;          // by group: tables that commit_prompt installs
+  std::unique_ptr<KvSequence> staged_;  // layer-major prefill: plain pages of one layer
+  std::vector<KvTable> pending_;        // by group: tables that commit_prompt installs
   std::vector<uint8_t> pending_made_;
+  std::vector<int64_t> pending_excess_;  // by layer
+  std::vector<int32_t> kept_;            // the layer's survivors: ordinals over paged, tail and staged tokens
   PageRef pending_block_;
 };
 
@@ -66,19 +70,24 @@ class Driver final : public AttentionPort {
   Result<std::unique_ptr<PlanSequence>> open(std::shared_ptr<const Plan> plan);
   Result<std::unique_ptr<PlanSequence>> fork(const PlanSequence& from);
 
-  // Decode rows first, then prefill chunks; packed tokens in row order. Takes pages for all rows: kExhausted leaves
-  // every sequence as it was. Rows of layer-major plans may only decode here.
+  // Decode rows first, then prefill chunks; packed tokens in row order. Takes pages for all rows: kExhausted
+  // leaves every sequence as it was. Rows of layer-major plans may only decode here.
   Status begin(std::span<const DriverRow> rows);
-  void attend(int layer, const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& out,
+  void attend(int layer,
+              const TensorView& q,
+              const TensorView& k,
+              const TensorView& v,
+              const TensorView& out,
               Stream&) override;
-  // Picks, closes, indexes. One Status per row (kExhausted: that sequence is unchanged by the pick and stays usable).
+  // Picks, closes, indexes. One Status per row (kExhausted: that sequence is unchanged by the pick and stays
+  // usable).
   std::vector<Status> commit();
 
   // Layer-major prefill of one sequence: tokens [first, first + n) of the turn's prompt through `layer`.
   Status begin_slice(PlanSequence& seq, int layer, int64_t first, int64_t n);
-  Status end_slice();                          // after the model's layer; picks and stores after the last chunk
-  Status commit_prompt(PlanSequence& seq);     // after the last layer: tables swap, indexes are built
-  void abandon_prompt(PlanSequence& seq);      // cancelled: the sequence is as before the turn
+  Status end_slice();                       // after the model's layer; picks and stores after the last chunk
+  Status commit_prompt(PlanSequence& seq);  // after the last layer: tables swap, indexes are built
+  void abandon_prompt(PlanSequence& seq);   // cancelled: the sequence is as before the turn
 
   int64_t bytes(const PlanSequence& seq) const;  // counted: pages it refers to, staged ones included
   void force_select_for_test(bool on) { force_select_ = on; }

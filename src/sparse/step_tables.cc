@@ -10,7 +10,8 @@ TensorView view_of(const std::vector<T>& v, DType dtype) {
 }
 }  // namespace
 
-StepTables::StepTables(const Plan& plan, const KvLayout& layout, const char* base, int rows, int64_t tokens, bool staged)
+StepTables::StepTables(
+    const Plan& plan, const KvLayout& layout, const char* base, int rows, int64_t tokens, bool staged)
     : plan_(plan), layout_(layout), base_(base), rows_(rows), tokens_(tokens), staged_(staged) {
   for (size_t g = 0; g < layout.groups().size(); ++g) {
     Group group;
@@ -56,8 +57,14 @@ void StepTables::add_past(int row, const KvSequence& seq, int64_t limit) {
   ring_item_[size_t(row)] = seq.item();
 }
 
-void StepTables::add_places(int row, int g, const KvTable& table, int64_t paged, int64_t tail, int64_t first_token,
-                            int64_t n, int64_t block) {
+void StepTables::add_places(int row,
+                            int g,
+                            const KvTable& table,
+                            int64_t paged,
+                            int64_t tail,
+                            int64_t first_token,
+                            int64_t n,
+                            int64_t block) {
   Group& group = groups_[size_t(g)];
   const int64_t page = layout_.page(), ring = layout_.tail();
   ring_item_[size_t(row)] = block;
@@ -69,7 +76,8 @@ void StepTables::add_places(int row, int g, const KvTable& table, int64_t paged,
       t += m;
     }
   }
-  // The tokens not yet encoded, in order: `tail` old ones, then the n new ones; the first `encoded` went to pages.
+  // The tokens not yet encoded, in order: `tail` old ones, then the n new ones; the first `encoded` went to
+  // pages.
   const int64_t encoded = table.paged - paged;
   for (int64_t i = 0; i < n; ++i) {
     const int64_t j = tail + i;
@@ -127,7 +135,8 @@ KvIndex StepTables::tail(int layer) const {
   static const std::vector<int64_t> kZeros(4096, 0);  // planes per sequence include the layer's offset
   SE_CHECK(rows_ <= int(kZeros.size()), "{} rows in a step", rows_);
   const int ring = int(layout_.tail());
-  return group(layer).tail.view(ring, ring, TensorView::of(const_cast<int64_t*>(kZeros.data()), DType::kI64, {rows_}));
+  return group(layer).tail.view(
+      ring, ring, TensorView::of(const_cast<int64_t*>(kZeros.data()), DType::kI64, {rows_}));
 }
 
 KvIndex StepTables::fresh(int layer) const {

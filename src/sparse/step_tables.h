@@ -1,5 +1,6 @@
-// sparse/step_tables.h -- the tables of one step for the rows of one family: what KvView promises, in host memory.
-// Rows are added one by one (past first, then the places of the new tokens); arrays go by row of the step.
+// sparse/step_tables.h -- the tables of one step for the rows of one family: what KvView promises, in host
+// memory. Rows are added one by one (past first, then the places of the new tokens); arrays go by row of the
+// step.
 #pragma once
 #include <span>
 #include <vector>
@@ -12,13 +13,21 @@ namespace se {
 class StepTables final : public KvView {
  public:
   // staged: tables of PlanSequence::staged_, one layer of plain pages; every layer maps to its only one.
-  StepTables(const Plan& plan, const KvLayout& layout, const char* base, int rows, int64_t tokens, bool staged);
+  StepTables(
+      const Plan& plan, const KvLayout& layout, const char* base, int rows, int64_t tokens, bool staged);
 
   // The row's paged tokens (the first `limit` of them if >= 0) and ring, as they are now.
   void add_past(int row, const KvSequence& seq, int64_t limit = -1);
-  // Where tokens [first_token, first_token + n) of the step go: `table` is the group's table after they were counted in,
-  // and held `paged` + `tail` tokens before. block: item of the kPerSequence block whose ring takes them.
-  void add_places(int row, int group, const KvTable& table, int64_t paged, int64_t tail, int64_t first_token, int64_t n,
+  // Where tokens [first_token, first_token + n) of the step go: `table` is the group's table after they were
+  // counted in, and held `paged` + `tail` tokens before. block: item of the kPerSequence block whose ring
+  // takes them.
+  void add_places(int row,
+                  int group,
+                  const KvTable& table,
+                  int64_t paged,
+                  int64_t tail,
+                  int64_t first_token,
+                  int64_t n,
                   int64_t block);
   // Staged: tokens go to ordinals [ordinal, ordinal + n).
   void add_staged_places(const KvTable& table, int64_t ordinal, int64_t first_token, int64_t n);
@@ -63,9 +72,9 @@ class StepTables final : public KvView {
   int64_t tokens_;
   bool staged_;
   std::vector<Group> groups_;
-  std::vector<int64_t> offsets_;           // [layer][block][rows]
-  std::vector<int64_t> ring_item_;         // [rows]
-  mutable std::vector<int64_t> slots_;     // of the layer asked last
+  std::vector<int64_t> offsets_;        // [layer][block][rows]
+  std::vector<int64_t> ring_item_;      // [rows]
+  mutable std::vector<int64_t> slots_;  // of the layer asked last
 };
 
 }  // namespace se

@@ -1,0 +1,136 @@
+// sparse/driver_impl.h -- inside of the driver, shared by driver.cc (a step), driver_commit.cc (what follows
+// it) and driver_slices.cc (layer-major prefill).
+#pragma once
+#include <map>
+
+#include "sparse/driver.h"
+#include "sparse/step_tables.h"
+
+namespace se {
+
+// The rows of a step that run together: same plan, same phase.
+struct Family {
+  std::shared_ptr<const Plan> plan;
+  bool decode = false;
+  std::vector<int32_t> ids;
+  int32_t n = 0;
+  std::vector<PlanSequence*> seqs;  // parallel to ids
+  RowList list;
+  std::unique_ptr<StepTables> tables, staged;  // staged: layer-major slices only
+  KvPicked picked;
+  std::vector<int64_t> picked_start;
+};
+
+// Host arrays of StepRows.
+struct PackedRows {
+  std::vector<int32_t> q_start, kv_from, pos, split;
+  std::vector<int64_t> item;
+  StepRows view;
+  void clear();
+  void add(
+      const PlanSequence& seq, int64_t item_id, int64_t first_position, int64_t tokens, int64_t split_tokens);
+  void seal(int decode_rows);
+};
+
+// One sequence by itself, at commit: tables as they are now, a one-row step around them.
+struct Alone {
+  PackedRows packed;
+  StepTables tables;
+  int32_t id = 0, n = 1;
+  RowList list;
+  KvPicked picked;
+  Alone(const PlanSequence& seq, const KvSequence& kv, const Plan& plan, const char* base, int64_t tokens);
+};
+
+struct Driver::Impl {
+  const ModelKv model;
+  KvStore& store;
+  Stream& stream;
+  Arena scratch, commit_scratch;
+  uint64_t next_id = 1;
+  bool force = false;
+
+  std::vector<DriverRow> step;
+  PackedRows packed;
+  int64_t tokens = 0;
+  std::vector<Family> families;
+  std::vector<int64_t> resident;  // behind the SeqView made last
+
+  struct Slice {
+    PlanSequence* seq = nullptr;
+    int layer = 0;
+    int64_t first = 0, n = 0;
+    bool last = false;
+    std::vector<float> votes;  // [window, q_heads, k_dim] the last queries of the prompt
+  } slice;
+
+  Impl(const ModelKv& m, KvStore& s, Stream& st) : model(m), store(s), stream(st) {}
+  const char* base() const { return store.arena().base(); }
+
+  // The view of `seq` that hooks get; `extra` tokens are counted as resident on top of the tables.
+  SeqView facts(const PlanSequence& seq, bool decode, bool last_chunk, int64_t extra);
+  DeviceStep device_step(Phase phase,
+                         const StepRows& rows,
+                         const RowList& list,
+                         const KvView& kv,
+                         const Codec& codec,
+                         const Stage& callee,
+                         std::span<PlanSequence* const> seqs,
+                         KvPicked& picked,
+                         Arena& arena);
+  void make_families();
+  void add_to_family(int row, const DriverRow& r);
+
+  void attend_family(Family& f, int layer, Present& present, const TensorView& out, const TensorView& lse);
+  void keep_votes(const Plan& plan, const Present& present);
+  KvIndex select(Family& f, int layer, const Present& present, DeviceStep& s);
+  void run_parts(Family& f,
+                 const AttentionView& view,
+                 const LayerKv& layer,
+                 const Present& present,
+                 const TensorView& out,
+                 const TensorView& lse);
+
+  int64_t bytes_needed(const DriverRow& row) const;
+  Status place_row(int row, const DriverRow& r, Family& f);
+
+  // Scores of one spec over a whole row of `ordinals` tokens held by the parts of `view`, in order.
+  Scores score(const ScoreSpec& spec,
+               const LayerKv& layer,
+               const AttentionView& view,
+               const TensorView& queries,
+               std::span<const int64_t> last,
+               int64_t ordinals);
+  // What stays of `ordinals` tokens (paged, tail, then others) of a row in a layer; true if a keeper was due.
+  bool pick(PlanSequence& seq,
+            int layer,
+            const SeqView& facts,
+            const AttentionView& view,
+            DeviceStep& s,
+            const TensorView& queries,
+            std::span<const int64_t> last,
+            bool prompt_end,
+            int64_t encoded,
+            int64_t tail,
+            int64_t ordinals,
+            std::vector<int32_t>& kept);
+  Status keep_after_decode(PlanSequence& seq);
+  Status close_ring(PlanSequence& seq);
+  void index_units(PlanSequence& seq);
+
+  Status store_survivors(int layer, const std::vector<int32_t>& kept);
+};
+
+// Tokens that a chunk (or the survivors of a prompt) sends to pages, of `unencoded` = tail + new ones.
+inline int64_t tokens_to_encode(const CodecSpec& spec, int64_t unencoded) {
+  if (spec.tail == 0) return unencoded;
+  return unencoded >= spec.residual ? (unencoded - spec.residual) / spec.grain * spec.grain : 0;
+}
+
+inline TensorView heads_view(const TensorView& t,
+                             int heads,
+                             int dim) {  // [tokens, heads * dim] -> [tokens, heads, dim]
+  return TensorView::of(t.data, t.dtype, {t.shape[0], heads, dim}, t.device);
+}
+
+}  // namespace se
