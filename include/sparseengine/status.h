@@ -1,0 +1,3 @@
+// sparseengine/status.h -- the errors of the public surface.
+#pragma once
+#include "base/status.h"
