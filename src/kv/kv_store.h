@@ -19,9 +19,8 @@ namespace se {
 
 struct KvTable {  // one group of one sequence
   std::vector<PageRef> payload;
-  std::vector<PageRef> index;  // parallel to payload; empty refs where the layout has no index
-  std::vector<PageRef>
-      state;  // by page number over all tokens (paged, tail); zero when new; none without state
+  std::vector<PageRef> index;      // parallel to payload; empty refs where the layout has no index
+  std::vector<PageRef> state;      // by page number over all tokens (paged, tail); new: zero; none: no state
   std::vector<int32_t> indexed;    // parallel to payload: tokens of the page whose index is valid
   std::vector<int32_t> positions;  // logical position of every token, tail included
   int64_t paged = 0;               // tokens in pages
@@ -88,12 +87,11 @@ class KvStore {
   // the counts; the codec copies the bytes (close). The ring items stay readable until overwritten. All or
   // nothing.
   Status close_tail(KvSequence& seq, int group, int64_t n);
-  int64_t ring_slot(const KvSequence& seq,
-                    int group,
-                    int64_t i) const;  // item * tail + place of tail token i
+  // item * tail + place in the ring of tail token i; i >= tail: where the next ones will go.
+  int64_t ring_slot(const KvSequence& seq, int group, int64_t i) const;
 
-  // Takes back what append, append_tail and close_tail counted in since the mark (pages go, bytes do not matter: nothing
-  // was written since). Only those three may have run in between.
+  // Takes back what append, append_tail and close_tail counted in since the mark (pages go, bytes do not
+  // matter: nothing was written since). Only those three may have run in between.
   std::vector<KvMark> mark(const KvSequence& seq) const;
   void rollback(KvSequence& seq, std::span<const KvMark> marks);
 
@@ -123,8 +121,8 @@ class KvStore {
   // Swaps staged tables in (one per group, in order) and, if given, the new kPerSequence block. Never fails;
   // old pages go back at once.
   void install(KvSequence& seq, std::vector<KvTable> tables, PageRef sequence_block);
-  Result<PageRef> clone_block(
-      const KvSequence& seq);  // a private copy of the kPerSequence block; empty if none
+  // A private copy of the kPerSequence block; empty if there is none.
+  Result<PageRef> clone_block(const KvSequence& seq);
 
   // Bytes of the pages a sequence refers to (shared ones included), payload, index, state and its block.
   int64_t bytes(const KvSequence& seq) const;
