@@ -11,12 +11,14 @@
 
 namespace se {
 
-// K/V as they are: planes[0] = K [page id, page, kv_heads, k_dim], planes[1] = V [.., v_dim]; f32, f16 or bf16,
-// any strides with a contiguous last dimension. With args.present, the present's k and v come after the part.
+// K/V as they are: planes[0] = K [page id, page, kv_heads, k_dim], planes[1] = V [.., v_dim]; f32, f16 or
+// bf16, any strides with a contiguous last dimension. With args.present, the present's k and v come after the
+// part.
 void attend_plain(const AttendArgs& args, const AttentionPart& part, Stream& stream);
 void logits_plain(const AttendArgs& args, const AttentionPart& part, Stream& stream);
 
-// The present alone, causal: what a view without a with_present part is merged with. Writes args.out, args.lse.
+// The present alone, causal: what a view without a with_present part is merged with. Writes args.out,
+// args.lse.
 void attend_present(const AttendArgs& args, Stream& stream);
 // q.k of the present tokens: logits f32 [tokens, q_heads, cap], entry j - kv_from[row] for present token j;
 // causal entries only.
@@ -25,15 +27,31 @@ void logits_present(const AttendArgs& args, Stream& stream);
 // (out, lse) <- merge of (out, lse) and (other, other_lse), for the tokens of the rows in `list`:
 //   m = max(lse, other_lse); w = exp(lse - m); u = exp(other_lse - m); out = (w out + u other) / (w + u)
 // An empty side (-inf) leaves the other one bit for bit.
-void merge_attention(const StepRows& rows, const RowList& list, const TensorView& other, const TensorView& other_lse,
-                     const TensorView& out, const TensorView& lse, Stream& stream);
+void merge_attention(const StepRows& rows,
+                     const RowList& list,
+                     const TensorView& other,
+                     const TensorView& other_lse,
+                     const TensorView& out,
+                     const TensorView& lse,
+                     Stream& stream);
 
 namespace cpu {
 // Codecs bring a loader; the driver loop is shared. Decodes `n` tokens from `slot` on (they lie in one page;
 // the layer's offset is already added), of one KV head, keys or values, into out f32 [n, dim], row-major.
-using LoadTile = void (*)(const AttentionPart& part, int kv_head, int64_t slot, int n, bool values, float* out);
-void attend_tiles(const AttendArgs& args, const AttentionPart& part, int k_dim, int v_dim, int kv_heads, LoadTile load,
+using LoadTile =
+    void (*)(const AttentionPart& part, int kv_head, int64_t slot, int n, bool values, float* out);
+void attend_tiles(const AttendArgs& args,
+                  const AttentionPart& part,
+                  int k_dim,
+                  int v_dim,
+                  int kv_heads,
+                  LoadTile load,
                   Stream& stream);
-void logits_tiles(const AttendArgs& args, const AttentionPart& part, int k_dim, int kv_heads, LoadTile load, Stream& stream);
+void logits_tiles(const AttendArgs& args,
+                  const AttentionPart& part,
+                  int k_dim,
+                  int kv_heads,
+                  LoadTile load,
+                  Stream& stream);
 }  // namespace cpu
 }  // namespace se

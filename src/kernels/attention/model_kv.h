@@ -12,9 +12,9 @@ namespace se {
 enum class LayerKind : uint8_t { kFull, kWindow, kShared, kRecurrent };  // keep, read, place: kFull only
 struct QkTransform {
   TensorView q_norm, k_norm;  // f32 [head_dim] RMSNorm weights, shared by all heads; empty: none
-  TensorView rope;            // f32 [pairs] inverse frequencies; the first 2 * pairs channels rotate; empty: none
-  float eps = 0;              // of the norms
-  bool interleaved = false;   // pairs (x[2i], x[2i+1]) instead of (x[i], x[i + pairs])
+  TensorView rope;  // f32 [pairs] inverse frequencies; the first 2 * pairs channels rotate; empty: none
+  float eps = 0;    // of the norms
+  bool interleaved = false;  // pairs (x[2i], x[2i+1]) instead of (x[i], x[i + pairs])
 };
 struct LayerKv {
   LayerKind kind = LayerKind::kFull;
@@ -47,13 +47,18 @@ struct ModelKv {
   int ranks = 1;
 };
 
-// Everything a model knows about attention: q, k, v as projected; norm, RoPE and the KV write are the driver's.
+// Everything a model knows about attention: q, k, v as projected; norm, RoPE and the KV write are the
+// driver's.
 struct AttentionPort {
   virtual ~AttentionPort() = default;
   // q f32 [tokens, q_heads * k_dim], k f32 [tokens, kv_heads * k_dim], v f32 [tokens, kv_heads * v_dim],
   // all of them may be overwritten; out f32 [tokens, q_heads * v_dim], no alias.
-  virtual void attend(int layer, const TensorView& q, const TensorView& k, const TensorView& v,
-                      const TensorView& out, Stream&) = 0;
+  virtual void attend(int layer,
+                      const TensorView& q,
+                      const TensorView& k,
+                      const TensorView& v,
+                      const TensorView& out,
+                      Stream&) = 0;
 };
 
 }  // namespace se

@@ -20,9 +20,9 @@ inline int64_t run_tokens(int64_t r) { return r & 0xffff; }
 // Tokens of each row as runs; ragged. slot = page id * page + t, a page id counts 256-byte steps of the
 // arena, so a plane [page id, item in page, head?, shape...] has stride 256 bytes in its first dimension.
 struct KvIndex {
-  TensorView runs;            // i64 [pool]  run(slot of first token, tokens), inside one page; one pool for all
-  TensorView start;           // i64 [rows]  row r owns runs[start[r]] .. + counts[r]
-  TensorView offset;          // i64 [rows]  added to its slots: the layer's slice of a page
+  TensorView runs;    // i64 [pool]  run(slot of first token, tokens), inside one page; one pool for all
+  TensorView start;   // i64 [rows]  row r owns runs[start[r]] .. + counts[r]
+  TensorView offset;  // i64 [rows]  added to its slots: the layer's slice of a page
   TensorView counts, tokens;  // i32 [rows]  runs; tokens in them
   int unit = 16, page = 16;   // most tokens in a run; tokens in a page
   int row_heads = 1;          // kv_heads: one row per (row, KV head) in all arrays
@@ -55,13 +55,13 @@ struct AttentionPart;
 struct AttendArgs {
   const StepRows* rows = nullptr;
   RowList list;
-  TensorView q;                      // f32 [tokens, q_heads, k_dim]
+  TensorView q;  // f32 [tokens, q_heads, k_dim]
   float scale = 1;
   const Present* present = nullptr;  // set when the part takes the present in the same pass
   TensorView out;                    // f32 [tokens, q_heads, v_dim]  normalised in the part; empty row: 0
   TensorView lse;                    // f32 [tokens, q_heads]         natural log; empty row: -inf
-  TensorView logits;                 // AttentionPart::logits: f32 [tokens, q_heads, cap], q.k (unscaled) of token
-                                     // t of run e at e * unit + t; entries past the row's tokens are left alone
+  TensorView logits;  // AttentionPart::logits: f32 [tokens, q_heads, cap], q.k (unscaled) of token
+                      // t of run e at e * unit + t; entries past the row's tokens are left alone
   Arena* scratch = nullptr;
 };
 using AttendFn = void (*)(const AttendArgs&, const AttentionPart&, Stream&);
@@ -71,7 +71,7 @@ struct AttentionPart {
   KvIndex index;                      // what to read
   std::array<TensorView, 12> planes;  // planes and constants (codebooks, factors)
   std::array<int32_t, 4> args{};
-  bool with_present = false;          // can take the present too: at most one part of a view
+  bool with_present = false;  // can take the present too: at most one part of a view
 };
 struct AttentionView {  // one softmax over the parts and the present
   std::array<AttentionPart, 4> parts;
@@ -90,7 +90,7 @@ struct ScoreSpec {
   bool full_denominator = false;      // softmax over the whole causal row instead of the candidates
   bool per_kv_head = false;
   Reduce over_queries = Reduce::kMean, over_heads = Reduce::kMax;
-  std::vector<int> layers;            // empty: all
+  std::vector<int> layers;  // empty: all
   bool operator==(const ScoreSpec&) const = default;
 };
 using Scores = TensorView;  // one spec's: f32 [list, heads, ordinals]; empty: none

@@ -1,0 +1,238 @@
+// attend.cc -- the attention pass: items of (query tile, KV head, range of splits) on the pool, then the
+// merge of the splits that went to different items.
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "device/cpu/thread_pool.h"
+#include "kernels/attention/drive.h"
+
+namespace se::cpu {
+namespace {
+
+constexpr int kTileRows = 64;   // query rows (tokens x heads of the group) that share a widened block
+constexpr int kShortRows = 24;  // up to here the splits of a tile are spread over items
+constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
+
+struct Item {
+  int64_t row = 0, token = 0, tokens = 0;  // query tokens [token, token + tokens), packed
+  int64_t split = 0, splits = 0;           // [split, split + splits)
+  int64_t partial = -1;                    // first of its partial results; -1: straight to out
+  int kv_head = 0;
+};
+
+struct Pass {
+  const AttendArgs& args;
+  const KeySource& source;
+  const AttentionCore& core;
+  int group = 1, tile_tokens = 1;
+  int64_t rows = 0;           // of the widest tile
+  int64_t thread_floats = 0;  // of scratch per thread
+  float *scratch = nullptr, *partial_out = nullptr, *partial_lse = nullptr;
+
+  int64_t split_of(int64_t row) const {
+    const int64_t split = args.rows->split.empty() ? 0 : args.rows->split.ptr<int32_t>()[row];
+    return split > 0 ? split : std::numeric_limits<int64_t>::max() / 2;
+  }
+  int64_t places_of(const Item& item, const RowKeys& keys) const {  // linear places that its last token sees
+    return keys.extent + (source.present ? item.token + item.tokens - keys.first : 0);
+  }
+};
+
+// Calls fn(item, whole) for every tile and KV head of the listed rows, later tiles of a row first: they see
+// more keys, and the last items on a pool should be short. `item` covers all its splits.
+template <typename Fn>
+void for_each_tile(const Pass& pass, const Fn& fn) {
+  const int32_t* ids = pass.args.list.ids.ptr<int32_t>();
+  const int32_t* start = pass.args.rows->q_start.ptr<int32_t>();
+  for (int64_t i = 0; i < *pass.args.list.n.ptr<int32_t>(); ++i) {
+    const int64_t row = ids[i], tokens = start[row + 1] - start[row];
+    for (int64_t t = (tokens - 1) / pass.tile_tokens * pass.tile_tokens; t >= 0 && tokens > 0;
+         t -= pass.tile_tokens) {
+      for (int h = 0; h < pass.source.kv_heads; ++h) {
+        Item item;
+        item.row = row, item.token = start[row] + t, item.kv_head = h;
+        item.tokens = std::min<int64_t>(pass.tile_tokens, tokens - t);
+        const int64_t places = pass.places_of(item, row_keys(pass.source, *pass.args.rows, row, h));
+        const int64_t split = pass.split_of(row);
+        item.splits = std::max<int64_t>((places + split - 1) / split, 1);
+        fn(item, item.splits == 1 || item.tokens * pass.group > kShortRows);
+      }
+    }
+  }
+}
+
+// Folds the keys of one split into the running softmax of the tile's rows.
+struct TileWork {
+  float *q, *scores, *out;
+  int32_t* seen;
+  Running run;
+};
+
+TileWork tile_work(const Pass& pass, float* scratch) {
+  const int64_t rows = pass.rows, kd = round_up8(pass.source.k_dim), vd = round_up8(pass.source.v_dim);
+  TileWork w;
+  w.q = scratch;
+  w.scores = w.q + rows * kd;
+  w.run.acc = w.scores + rows * kKeyBlock;
+  w.run.stride = vd;
+  w.run.m = w.run.acc + rows * vd;
+  w.run.l = w.run.m + rows;
+  w.out = w.run.l + rows;
+  w.seen = reinterpret_cast<int32_t*>(w.out + vd);
+  return w;
+}
+
+int64_t tile_floats(const Pass& pass) {
+  return pass.rows * (round_up8(pass.source.k_dim) + round_up8(pass.source.v_dim) + kKeyBlock + 3) +
+         round_up8(pass.source.v_dim);
+}
+
+void absorb_split(const Pass& pass,
+                  const Item& item,
+                  const RowKeys& keys,
+                  const BlockReader& reader,
+                  int64_t begin,
+                  int64_t end,
+                  TileWork& w) {
+  const int rows = int(item.tokens) * pass.group, kd = int(round_up8(pass.source.k_dim));
+  KeyBlockView block;
+  for (int64_t b = begin; b < end; b += kKeyBlock) {
+    reader.read(keys, b, std::min(b + kKeyBlock, end), item.token + item.tokens, rows <= 3, true, block);
+    if (block.n == 0) continue;
+    int first = rows;  // rows before it see nothing here: a later token sees more
+    for (int r = rows - 1; r >= 0; --r) {
+      const int64_t token = item.token + r / pass.group;
+      const int64_t present = std::clamp<int64_t>(token + 1 - block.first_present, 0, block.n - block.n_past);
+      w.seen[r] = int32_t(block.n_past + present);
+      if (w.seen[r] > 0) first = r;
+    }
+    if (first == rows) continue;
+    float* scores = w.scores + first * kKeyBlock;
+    pass.core.dots(w.q + first * kd, kd, rows - first, block.k, block.type, block.n, kd, scores);
+    const Running run{w.run.m + first, w.run.l + first, w.run.acc + first * w.run.stride, w.run.stride};
+    pass.core.absorb(
+        scores, pass.args.scale, w.seen + first, rows - first, block.v, block.type, int(w.run.stride), run);
+  }
+}
+
+void run_item(const Pass& pass, const Item& item, int thread) {
+  float* scratch = pass.scratch + thread * pass.thread_floats;
+  TileWork w = tile_work(pass, scratch);
+  const KeySource& source = pass.source;
+  const BlockReader reader(source, pass.core, scratch + tile_floats(pass));
+  const RowKeys keys = row_keys(source, *pass.args.rows, item.row, item.kv_head);
+  const int64_t kd = round_up8(source.k_dim), rows = item.tokens * pass.group;
+  const auto head_of = [&](int64_t r) { return item.kv_head * pass.group + r % pass.group; };
+  for (int64_t r = 0; r < rows; ++r) {
+    std::memcpy(w.q + r * kd,
+                pass.args.q.at<float>(item.token + r / pass.group, head_of(r)),
+                size_t(source.k_dim) * 4);
+    std::fill(w.q + r * kd + source.k_dim, w.q + (r + 1) * kd, 0.f);
+  }
+  const int64_t split = pass.split_of(item.row), places = pass.places_of(item, keys);
+  for (int64_t s = item.split; s < item.split + item.splits; ++s) {
+    std::fill(w.run.m, w.run.m + rows, kMinusInf);
+    std::fill(w.run.l, w.run.l + rows, 0.f);
+    std::fill(w.run.acc, w.run.acc + rows * w.run.stride, 0.f);
+    absorb_split(pass, item, keys, reader, s * split, std::min((s + 1) * split, places), w);
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t token = item.token + r / pass.group;
+      const bool alone = item.partial >= 0, first = s == item.split;
+      const int64_t slot = item.partial + r;
+      float* out =
+          alone ? pass.partial_out + slot * source.v_dim : pass.args.out.at<float>(token, head_of(r));
+      float* lse = alone ? pass.partial_lse + slot : pass.args.lse.at<float>(token, head_of(r));
+      float* to = first ? out : w.out;
+      const float got =
+          pass.core.finish(w.run.m[r], w.run.l[r], w.run.acc + r * w.run.stride, source.v_dim, to);
+      if (first)
+        *lse = got;
+      else
+        pass.core.merge(out, lse, w.out, got, source.v_dim);
+    }
+  }
+}
+
+// The splits of a short tile, merged in ascending order as a long tile merges its own.
+void merge_splits(const Pass& pass, const Item& tile) {
+  const int64_t rows = tile.tokens * pass.group;
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t token = tile.token + r / pass.group, head = tile.kv_head * pass.group + r % pass.group;
+    float *out = pass.args.out.at<float>(token, head), *lse = pass.args.lse.at<float>(token, head);
+    const int64_t dim = pass.source.v_dim;
+    std::memcpy(out, pass.partial_out + (tile.partial + r) * dim, size_t(dim) * 4);
+    *lse = pass.partial_lse[tile.partial + r];
+    for (int64_t s = 1; s < tile.splits; ++s) {
+      const int64_t slot = tile.partial + s * rows + r;
+      pass.core.merge(out, lse, pass.partial_out + slot * dim, pass.partial_lse[slot], int(dim));
+    }
+  }
+}
+
+void check(const AttendArgs& args, const KeySource& s) {
+  SE_CHECK(args.q.rank == 3 && args.q.shape[2] == s.k_dim && s.kv_heads > 0 &&
+               args.q.shape[1] % s.kv_heads == 0 && args.q.stride[2] == 4,
+           "q {}: expected f32 [tokens, a multiple of {}, {}]",
+           to_string(args.q),
+           s.kv_heads,
+           s.k_dim);
+  SE_CHECK(args.out.rank == 3 && args.out.shape[1] == args.q.shape[1] && args.out.shape[2] == s.v_dim &&
+               args.out.stride[2] == 4 && args.lse.rank == 2 && args.lse.shape[1] == args.q.shape[1],
+           "out {}, lse {}: expected f32 [tokens, {}, {}] and [tokens, {}]",
+           to_string(args.out),
+           to_string(args.lse),
+           args.q.shape[1],
+           s.v_dim,
+           args.q.shape[1]);
+}
+
+}  // namespace
+
+void attend(const AttendArgs& args, const KeySource& source, Stream& stream) {
+  check(args, source);
+  Arena own;
+  Arena& arena = args.scratch ? *args.scratch : own;
+  const Arena::Mark mark = arena.mark();
+  Pass pass{args, source, attention_core()};
+  pass.group = int(args.q.shape[1]) / source.kv_heads;
+  pass.tile_tokens = std::max(1, kTileRows / pass.group);
+
+  int64_t n_items = 0, n_tiles = 0, n_partials = 0;
+  for_each_tile(pass, [&](const Item& item, bool whole) {
+    n_items += whole ? 1 : item.splits;
+    n_tiles += whole ? 0 : 1;
+    n_partials += whole ? 0 : item.splits * item.tokens * pass.group;
+    pass.rows = std::max(pass.rows, item.tokens * pass.group);
+  });
+  Item* items = arena.take<Item>(n_items).data();
+  Item* tiles = arena.take<Item>(n_tiles).data();  // whose splits are spread over items
+  pass.partial_out = arena.take<float>(n_partials * source.v_dim).data();
+  pass.partial_lse = arena.take<float>(n_partials).data();
+  pass.thread_floats = (tile_floats(pass) + reader_floats(source) + 15) / 16 * 16;
+  pass.scratch = arena.take<float>(pass.thread_floats * stream.pool().threads()).data();
+
+  int64_t item_at = 0, tile_at = 0, partial_at = 0;
+  for_each_tile(pass, [&](Item item, bool whole) {
+    if (whole) {
+      items[item_at++] = item;
+      return;
+    }
+    Item& tile = tiles[tile_at++] = item;
+    tile.partial = partial_at;
+    for (int64_t s = 0; s < tile.splits; ++s) {
+      item.split = s, item.splits = 1, item.partial = partial_at;
+      items[item_at++] = item;
+      partial_at += tile.tokens * pass.group;
+    }
+  });
+  struct Job {
+    const Pass& pass;
+    const Item *items, *tiles;
+  } job{pass, items, tiles};
+  stream.pool().run(n_items, [&job](int64_t i, int thread) { run_item(job.pass, job.items[i], thread); });
+  stream.pool().run(n_tiles, [&job](int64_t i, int) { merge_splits(job.pass, job.tiles[i]); });
+  arena.rewind(mark);
+}
+
+}  // namespace se::cpu

@@ -1,0 +1,60 @@
+// kernels/attention/core.h -- the inner loops of attention on the CPU, one table per instruction set: what is
+// done with one block of up to kKeyBlock keys. The walk over rows, splits and runs is walk.h's.
+//
+// Every result belongs to one (query row, block): it does not depend on which rows or how many are handed in
+// together, so tiles, cuts and threads never show. Within a table all functions agree bit for bit; between
+// tables they agree up to rounding.
+#pragma once
+#include <cstdint>
+
+namespace se::cpu {
+
+inline constexpr int kKeyBlock = 32;
+
+enum class RowType : uint8_t { kF32, kF16, kBF16 };
+
+// The running softmax of some query rows over one split: maximum, sum of weights, weighted sum of values.
+// A fresh one is m = -inf, l = 0, acc = 0.
+struct Running {
+  float* m = nullptr;
+  float* l = nullptr;
+  float* acc = nullptr;  // [rows, stride]
+  int64_t stride = 0;
+};
+
+struct AttentionCore {
+  // out[r * kKeyBlock + j] = q[r] . keys[j] for j < n. dim is a multiple of 8; keys[] goes on with any valid
+  // pointers up to the next multiple of 4. Lane d % 8 sums its products in ascending d, then the lanes in
+  // pairs.
+  void (*dots)(const float* q,
+               int64_t q_stride,
+               int rows,
+               const void* const* keys,
+               RowType type,
+               int n,
+               int dim,
+               float* out);
+  // Folds a block into `run`: row r sees the first seen[r] keys of it, scores[r * kKeyBlock + j] being raw
+  // dots (overwritten by the weights). dim, of the values, is a multiple of 8. Keys not seen are never
+  // touched.
+  void (*absorb)(float* scores,
+                 float scale,
+                 const int32_t* seen,
+                 int rows,
+                 const void* const* values,
+                 RowType type,
+                 int dim,
+                 const Running& run);
+  // out[0 .. dim) = acc / l; returns m + ln l. Nothing seen: zeros and -inf.
+  float (*finish)(float m, float l, const float* acc, int dim, float* out);
+  // merge_attention's formula for one (token, head).
+  void (*merge)(float* out, float* lse, const float* other, float other_lse, int dim);
+  // n elements as f32, exactly.
+  void (*widen)(const void* in, RowType type, int n, float* out);
+};
+
+extern const AttentionCore kCoreBaseline;
+extern const AttentionCore kCoreAvx2;
+const AttentionCore& attention_core();  // of isa()
+
+}  // namespace se::cpu

@@ -1,0 +1,267 @@
+// kernels/attention/core.inl -- the bodies of AttentionCore, for the eight-lane type of the including file.
+// Include after core.h, vec8_*.inl and exp8.inl.
+//
+// Register blocking: up to 3 query rows x 4 keys (or 4 value vectors) keep 12 independent sums in flight,
+// which hides the latency of the multiply-add with 16 registers. 3 because groups of 3 heads are common, and
+// tiles of a prompt take any number.
+namespace {
+
+using se::cpu::AttentionCore;
+using se::cpu::kKeyBlock;
+using se::cpu::RowType;
+using se::cpu::Running;
+
+constexpr float kMinusInf = -__builtin_inff();
+
+template <RowType kType>
+inline F8 load_row(const void* row, int i) {
+  if constexpr (kType == RowType::kF32) return load8(static_cast<const float*>(row) + i);
+  if constexpr (kType == RowType::kF16) return load8_f16(static_cast<const uint16_t*>(row) + i);
+  if constexpr (kType == RowType::kBF16) return load8_bf16(static_cast<const uint16_t*>(row) + i);
+}
+
+template <RowType kType, int kRows, int kKeys>
+inline void dot_block(const float* q, int64_t q_stride, const void* const* keys, int dim, float* out) {
+  F8 sum[kRows][kKeys];
+  for (int r = 0; r < kRows; ++r) {
+    for (int j = 0; j < kKeys; ++j) sum[r][j] = zero8();
+  }
+  for (int d = 0; d < dim; d += 8) {
+    F8 a[kRows];
+    for (int r = 0; r < kRows; ++r) a[r] = load8(q + r * q_stride + d);
+    for (int j = 0; j < kKeys; ++j) {
+      const F8 k = load_row<kType>(keys[j], d);
+      for (int r = 0; r < kRows; ++r) sum[r][j] = fma8(a[r], k, sum[r][j]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int j = 0; j < kKeys; j += 4)
+      store_sums4(out + r * kKeyBlock + j, sum[r][j], sum[r][j + 1], sum[r][j + 2], sum[r][j + 3]);
+  }
+}
+
+template <RowType kType, int kRows>
+inline void dot_rows(const float* q, int64_t q_stride, const void* const* keys, int n, int dim, float* out) {
+  int j = 0;
+  if constexpr (kRows == 1) {
+    for (; j + 8 <= n; j += 8) dot_block<kType, 1, 8>(q, q_stride, keys + j, dim, out + j);
+  }
+  for (; j < n; j += 4) dot_block<kType, kRows, 4>(q, q_stride, keys + j, dim, out + j);
+}
+
+template <RowType kType>
+void dots_of(
+    const float* q, int64_t q_stride, int rows, const void* const* keys, int n, int dim, float* out) {
+  int r = 0;
+  for (; r + 3 <= rows; r += 3)
+    dot_rows<kType, 3>(q + r * q_stride, q_stride, keys, n, dim, out + r * kKeyBlock);
+  if (rows - r == 2) dot_rows<kType, 2>(q + r * q_stride, q_stride, keys, n, dim, out + r * kKeyBlock);
+  if (rows - r == 1) dot_rows<kType, 1>(q + r * q_stride, q_stride, keys, n, dim, out + r * kKeyBlock);
+}
+
+// Scores of one row become weights; m and l move on. Returns the factor of what was summed before.
+inline float weigh(float* s, float scale, int seen, float* m, float* l) {
+  if (seen <= 0) return 1;
+  for (int j = seen; j < kKeyBlock; ++j) s[j] = kMinusInf;  // weight 0 exactly
+  const F8 factor = set8(scale);
+  F8 x[kKeyBlock / 8], top = set8(*m);
+  for (int v = 0; v < kKeyBlock / 8; ++v) {
+    x[v] = v * 8 < seen ? mul8(load8(s + 8 * v), factor) : set8(kMinusInf);
+    top = max8(top, x[v]);
+  }
+  const float now = largest8(top);
+  if (now == kMinusInf) {  // every score is -inf: as if nothing was seen
+    for (int v = 0; v < kKeyBlock / 8; ++v) store8(s + 8 * v, zero8());
+    return 1;
+  }
+  for (int v = 0; v < kKeyBlock / 8; ++v) {
+    x[v] = v * 8 < seen ? exp8(sub8(x[v], set8(now))) : zero8();
+    store8(s + 8 * v, x[v]);
+  }
+  const float kept = now == *m ? 1.f : exp1(*m - now);
+  *m = now;
+  *l = *l * kept + sum8(add8(add8(x[0], x[1]), add8(x[2], x[3])));
+  return kept;
+}
+
+// acc[r][0 .. 8 * kVecs) = acc * kept[r] + sum of weight x value, keys ascending.
+template <RowType kType, int kRows, int kVecs>
+inline void sum_values(float* acc,
+                       int64_t stride,
+                       const float* kept,
+                       const float* weights,
+                       const void* const* values,
+                       int n,
+                       int d) {
+  F8 sum[kRows][kVecs];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVecs; ++v) sum[r][v] = mul8(load8(acc + r * stride + 8 * v), set8(kept[r]));
+  }
+  for (int j = 0; j < n; ++j) {
+    F8 w[kRows];
+    for (int r = 0; r < kRows; ++r) w[r] = set8(weights[r * kKeyBlock + j]);
+    for (int v = 0; v < kVecs; ++v) {
+      const F8 x = load_row<kType>(values[j], d + 8 * v);
+      for (int r = 0; r < kRows; ++r) sum[r][v] = fma8(w[r], x, sum[r][v]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVecs; ++v) store8(acc + r * stride + 8 * v, sum[r][v]);
+  }
+}
+
+template <RowType kType, int kRows>
+inline void add_values(float* acc,
+                       int64_t stride,
+                       const float* kept,
+                       const float* weights,
+                       const void* const* values,
+                       int n,
+                       int dim) {
+  int d = 0;
+  if constexpr (kRows == 1) {
+    for (; d + 64 <= dim; d += 64) sum_values<kType, 1, 8>(acc + d, stride, kept, weights, values, n, d);
+  }
+  for (; d + 32 <= dim; d += 32) sum_values<kType, kRows, 4>(acc + d, stride, kept, weights, values, n, d);
+  for (; d + 16 <= dim; d += 16) sum_values<kType, kRows, 2>(acc + d, stride, kept, weights, values, n, d);
+  for (; d < dim; d += 8) sum_values<kType, kRows, 1>(acc + d, stride, kept, weights, values, n, d);
+}
+
+template <RowType kType, int kRows>
+inline void absorb_rows(float* s,
+                        float scale,
+                        const int32_t* seen,
+                        const void* const* values,
+                        int dim,
+                        float* m,
+                        float* l,
+                        float* acc,
+                        int64_t stride) {
+  float kept[kRows];
+  int common = seen[0];  // keys that all rows see; the rest row by row, so that no unseen value is touched
+  for (int r = 0; r < kRows; ++r) {
+    kept[r] = weigh(s + r * kKeyBlock, scale, seen[r], m + r, l + r);
+    common = seen[r] < common ? seen[r] : common;
+  }
+  add_values<kType, kRows>(acc, stride, kept, s, values, common, dim);
+  const float one = 1;
+  for (int r = 0; r < kRows; ++r) {
+    if (seen[r] > common)
+      add_values<kType, 1>(
+          acc + r * stride, stride, &one, s + r * kKeyBlock + common, values + common, seen[r] - common, dim);
+  }
+}
+
+template <RowType kType>
+void absorb_of(float* s,
+               float scale,
+               const int32_t* seen,
+               int rows,
+               const void* const* values,
+               int dim,
+               const Running& run) {
+  const auto some = [&]<int kRows>(int r) {
+    absorb_rows<kType, kRows>(s + r * kKeyBlock,
+                              scale,
+                              seen + r,
+                              values,
+                              dim,
+                              run.m + r,
+                              run.l + r,
+                              run.acc + r * run.stride,
+                              run.stride);
+  };
+  int r = 0;
+  for (; r + 3 <= rows; r += 3) some.template operator()<3>(r);
+  if (rows - r == 2) some.template operator()<2>(r);
+  if (rows - r == 1) some.template operator()<1>(r);
+}
+
+template <RowType kType>
+void widen_of(const void* in, int n, float* out) {
+  int i = 0;
+  for (; i + 8 <= n; i += 8) store8(out + i, load_row<kType>(in, i));
+  if (i == n) return;
+  float tail[8] = {};
+  __builtin_memcpy(tail,
+                   static_cast<const char*>(in) + i * (kType == RowType::kF32 ? 4 : 2),
+                   size_t(n - i) * (kType == RowType::kF32 ? 4 : 2));
+  store8(tail, load_row<kType>(tail, 0));
+  __builtin_memcpy(out + i, tail, size_t(n - i) * 4);
+}
+
+void dots(const float* q,
+          int64_t q_stride,
+          int rows,
+          const void* const* keys,
+          RowType type,
+          int n,
+          int dim,
+          float* out) {
+  switch (type) {
+    case RowType::kF32:
+      return dots_of<RowType::kF32>(q, q_stride, rows, keys, n, dim, out);
+    case RowType::kF16:
+      return dots_of<RowType::kF16>(q, q_stride, rows, keys, n, dim, out);
+    case RowType::kBF16:
+      return dots_of<RowType::kBF16>(q, q_stride, rows, keys, n, dim, out);
+  }
+}
+
+void absorb(float* s,
+            float scale,
+            const int32_t* seen,
+            int rows,
+            const void* const* values,
+            RowType type,
+            int dim,
+            const Running& run) {
+  switch (type) {
+    case RowType::kF32:
+      return absorb_of<RowType::kF32>(s, scale, seen, rows, values, dim, run);
+    case RowType::kF16:
+      return absorb_of<RowType::kF16>(s, scale, seen, rows, values, dim, run);
+    case RowType::kBF16:
+      return absorb_of<RowType::kBF16>(s, scale, seen, rows, values, dim, run);
+  }
+}
+
+float finish(float m, float l, const float* acc, int dim, float* out) {
+  if (m == kMinusInf) {
+    for (int d = 0; d < dim; ++d) out[d] = 0;
+    return kMinusInf;
+  }
+  int d = 0;
+  for (; d + 8 <= dim; d += 8) store8(out + d, div8(load8(acc + d), set8(l)));
+  for (; d < dim; ++d) out[d] = acc[d] / l;
+  return m + log1(l);
+}
+
+void merge(float* out, float* lse, const float* other, float other_lse, int dim) {
+  if (other_lse == kMinusInf) return;
+  if (*lse == kMinusInf) {
+    __builtin_memcpy(out, other, size_t(dim) * 4);
+    *lse = other_lse;
+    return;
+  }
+  const float m = *lse < other_lse ? other_lse : *lse;
+  const float w = exp1(*lse - m), u = exp1(other_lse - m), t = w + u;
+  int d = 0;
+  for (; d + 8 <= dim; d += 8)
+    store8(out + d, div8(add8(mul8(set8(w), load8(out + d)), mul8(set8(u), load8(other + d))), set8(t)));
+  for (; d < dim; ++d) out[d] = (w * out[d] + u * other[d]) / t;
+  *lse = m + log1(t);
+}
+
+void widen(const void* in, RowType type, int n, float* out) {
+  switch (type) {
+    case RowType::kF32:
+      return widen_of<RowType::kF32>(in, n, out);
+    case RowType::kF16:
+      return widen_of<RowType::kF16>(in, n, out);
+    case RowType::kBF16:
+      return widen_of<RowType::kBF16>(in, n, out);
+  }
+}
+
+}  // namespace

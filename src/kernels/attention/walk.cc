@@ -1,0 +1,177 @@
+#include "kernels/attention/walk.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace se::cpu {
+namespace {
+
+RowType row_type(DType dtype) {
+  SE_CHECK(dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16,
+           "plain K/V of dtype {}: expected f32, f16 or bf16",
+           to_string(dtype));
+  return dtype == DType::kF32 ? RowType::kF32 : dtype == DType::kF16 ? RowType::kF16 : RowType::kBF16;
+}
+
+void check_present(const KeySource& s) {
+  if (!s.present) return;
+  const TensorView &k = s.present->k, &v = s.present->v;
+  SE_CHECK(k.rank == 3 && v.rank == 3 && k.shape[1] == s.kv_heads && v.shape[1] == s.kv_heads &&
+               k.shape[2] == s.k_dim && v.shape[2] == s.v_dim && k.stride[2] == 4 && v.stride[2] == 4,
+           "present K {}, V {}: expected f32 [tokens, {}, {}] and [tokens, {}, {}]",
+           to_string(k),
+           to_string(v),
+           s.kv_heads,
+           s.k_dim,
+           s.kv_heads,
+           s.v_dim);
+}
+
+}  // namespace
+
+KeySource KeySource::plain(const AttentionPart& part, const Present* present) {
+  const TensorView &k = part.planes[0], &v = part.planes[1];
+  SE_CHECK(k.rank == 4 && (v.empty() || (v.rank == 4 && v.shape[2] == k.shape[2] && v.dtype == k.dtype)),
+           "planes K {}, V {}: expected [page id, page, kv_heads, dim] of one dtype",
+           to_string(k),
+           to_string(v));
+  KeySource s;
+  s.part = &part, s.present = present, s.type = row_type(k.dtype);
+  s.kv_heads = int(k.shape[2]), s.k_dim = int(k.shape[3]), s.v_dim = v.empty() ? 0 : int(v.shape[3]);
+  const int64_t size = block_bytes(k.dtype);
+  SE_CHECK(k.stride[3] == size && (v.empty() || v.stride[3] == size),
+           "the channels of a key must lie together");
+  check_present(s);
+  return s;
+}
+
+KeySource KeySource::coded(
+    const AttentionPart& part, const Present* present, int kv_heads, int k_dim, int v_dim, LoadTile load) {
+  KeySource s;
+  s.part = &part, s.load = load, s.present = present;
+  s.kv_heads = kv_heads, s.k_dim = k_dim, s.v_dim = v_dim;
+  check_present(s);
+  return s;
+}
+
+KeySource KeySource::of_present(const Present& present) {
+  KeySource s;
+  s.present = &present, s.kv_heads = int(present.k.shape[1]);
+  s.k_dim = int(present.k.shape[2]), s.v_dim = int(present.v.shape[2]);
+  check_present(s);
+  return s;
+}
+
+RowKeys row_keys(const KeySource& source, const StepRows& rows, int64_t row, int kv_head) {
+  RowKeys keys;
+  keys.kv_head = kv_head;
+  keys.first = rows.kv_from.ptr<int32_t>()[row];
+  if (!source.part) return keys;
+  const KvIndex& index = source.part->index;
+  SE_CHECK(index.row_heads == 1 || index.row_heads == source.kv_heads,
+           "row_heads {}: expected 1 or {}",
+           index.row_heads,
+           source.kv_heads);
+  const int64_t r = index.row_heads == 1 ? row : row * source.kv_heads + kv_head;
+  keys.n_runs = index.counts.ptr<int32_t>()[r];
+  keys.offset = index.offset.empty() ? 0 : index.offset.ptr<int64_t>()[r];
+  if (keys.n_runs == 0) return keys;
+  keys.runs = index.runs.ptr<int64_t>() + index.start.ptr<int64_t>()[r];
+  keys.extent = (keys.n_runs - 1) * index.unit + run_tokens(keys.runs[keys.n_runs - 1]);
+  return keys;
+}
+
+int64_t reader_floats(const KeySource& s) {
+  return kKeyBlock * (round_up8(s.k_dim) + round_up8(s.v_dim) + std::max(s.k_dim, s.v_dim)) + 16;
+}
+
+BlockReader::BlockReader(const KeySource& source, const AttentionCore& core, float* scratch)
+    : source_(source), core_(core), k_stride_(round_up8(source.k_dim)), v_stride_(round_up8(source.v_dim)) {
+  k_tile_ = scratch;
+  v_tile_ = k_tile_ + kKeyBlock * k_stride_;
+  packed_ = v_tile_ + kKeyBlock * v_stride_;
+  std::memset(scratch, 0, size_t(packed_ - scratch) * sizeof(float));  // the padding of rows stays zero
+}
+
+// A codec's tokens into rows of the tile. Its rows lie dense; ours are padded to whole lanes.
+void BlockReader::decode(int kv_head, int64_t slot, int n, bool values, float* tile) const {
+  const int64_t dim = values ? source_.v_dim : source_.k_dim, stride = values ? v_stride_ : k_stride_;
+  if (dim == stride) return source_.load(*source_.part, kv_head, slot, n, values, tile);
+  source_.load(*source_.part, kv_head, slot, n, values, packed_);
+  for (int i = 0; i < n; ++i) std::memcpy(tile + i * stride, packed_ + i * dim, size_t(dim) * sizeof(float));
+}
+
+void BlockReader::read_runs(
+    const RowKeys& row, int64_t begin, int64_t end, bool direct, bool values, KeyBlockView& b) const {
+  const KvIndex& index = source_.part->index;
+  const int64_t unit = index.unit, page = index.page;
+  const TensorView &kp = source_.part->planes[0], &vp = source_.part->planes[1];
+  for (int64_t e = begin / unit; e < row.n_runs && e * unit < end; ++e) {
+    const int64_t t0 = std::max<int64_t>(begin - e * unit, 0);
+    const int64_t t1 = std::min(run_tokens(row.runs[e]), end - e * unit);
+    if (t0 >= t1) continue;
+    const int64_t slot = run_slot(row.runs[e]) + row.offset + t0, n = t1 - t0;
+    for (int64_t i = 0; i < n; ++i) {
+      b.place[b.n + i] = int32_t(e * unit + t0 + i - begin);
+      b.k[b.n + i] = k_tile_ + (b.n + i) * k_stride_;
+      b.v[b.n + i] = v_tile_ + (b.n + i) * v_stride_;
+    }
+    if (source_.load) {
+      decode(row.kv_head, slot, int(n), false, k_tile_ + b.n * k_stride_);
+      if (values) decode(row.kv_head, slot, int(n), true, v_tile_ + b.n * v_stride_);
+    } else {
+      const char* k = kp.at<char>(slot / page, slot % page, row.kv_head);
+      const char* v = values ? vp.at<char>(slot / page, slot % page, row.kv_head) : nullptr;
+      for (int64_t i = 0; i < n; ++i, k += kp.stride[1], v += values ? vp.stride[1] : 0) {
+        if (direct) {
+          b.k[b.n + i] = k, b.v[b.n + i] = v;
+          continue;
+        }
+        core_.widen(k, source_.type, source_.k_dim, k_tile_ + (b.n + i) * k_stride_);
+        if (values) core_.widen(v, source_.type, source_.v_dim, v_tile_ + (b.n + i) * v_stride_);
+      }
+    }
+    b.n += int(n);
+  }
+}
+
+void BlockReader::read_present(
+    const RowKeys& row, int64_t begin, int64_t end, bool values, KeyBlockView& b) const {
+  const TensorView &k = source_.present->k, &v = source_.present->v;
+  for (int64_t at = begin; at < end; ++at, ++b.n) {
+    const int64_t token = row.first + at - row.extent;
+    float* to_k = k_tile_ + b.n * k_stride_;
+    std::memcpy(to_k, k.at<float>(token, row.kv_head), size_t(source_.k_dim) * sizeof(float));
+    b.k[b.n] = to_k;
+    if (!values) continue;
+    float* to_v = v_tile_ + b.n * v_stride_;
+    std::memcpy(to_v, v.at<float>(token, row.kv_head), size_t(source_.v_dim) * sizeof(float));
+    b.v[b.n] = to_v;
+  }
+}
+
+void BlockReader::read(const RowKeys& row,
+                       int64_t begin,
+                       int64_t end,
+                       int64_t present_end,
+                       bool few,
+                       bool values,
+                       KeyBlockView& b) const {
+  b.n = 0;
+  const int64_t last =
+      source_.present ? row.extent + std::max<int64_t>(present_end - row.first, 0) : row.extent;
+  const int64_t p0 = std::max(begin, row.extent), p1 = std::min(end, last);
+  const bool whole_lanes = k_stride_ == source_.k_dim && v_stride_ == source_.v_dim;
+  const bool direct = !source_.load && few && whole_lanes && p0 >= p1;
+  b.type = direct ? source_.type : RowType::kF32;
+  if (row.n_runs > 0 && begin < row.extent) read_runs(row, begin, end, direct, values, b);
+  b.n_past = b.n;
+  b.first_present = row.first + p0 - row.extent;
+  if (p0 < p1) {
+    for (int64_t at = p0; at < p1; ++at) b.place[b.n_past + at - p0] = int32_t(at - begin);
+    read_present(row, p0, p1, values, b);
+  }
+  for (int j = b.n; j % 4 != 0; ++j) b.k[j] = b.k[b.n - 1];  // AttentionCore::dots takes keys by four
+}
+
+}  // namespace se::cpu
