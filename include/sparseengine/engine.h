@@ -1,8 +1,9 @@
 // sparseengine/engine.h -- the engine as its front ends see it (command line, later server and C ABI).
 //
-// An Engine owns a model, the KV store and one thread that does all the work; calls are messages to that thread and may
-// come from any thread. A Session is a conversation whose KV stays between its turns. A request names its plan; requests
-// of different plans share steps. Results do not depend on what else runs (Request::seed, not arrival, feeds sampling).
+// An Engine owns a model, the KV store and one thread that does all the work; calls are messages to that
+// thread and may come from any thread. A Session is a conversation whose KV stays between its turns. A
+// request names its plan; requests of different plans share steps. Results do not depend on what else runs
+// (Request::seed, not arrival, feeds sampling).
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -16,13 +17,13 @@
 namespace se {
 
 struct EngineOptions {
-  std::string model;            // path of a GGUF file
-  int64_t context = 0;          // most tokens of a sequence; 0: the model's, at most 32768
-  int threads = 0;              // 0: the cores this process may use
-  int64_t kv_bytes = 0;         // of the KV arena; 0: 40 % of the memory that is available
-  int64_t step_tokens = 512;    // token budget of a step: decode rows first, the rest for prompts
-  int max_rows = 64;            // sequences in a step
-  bool exact = false;           // F32 from dequantised weights (and F32 KV)
+  std::string model;          // path of a GGUF file
+  int64_t context = 0;        // most tokens of a sequence; 0: the model's, at most 32768
+  int threads = 0;            // 0: the cores this process may use
+  int64_t kv_bytes = 0;       // of the KV arena; 0: 40 % of the memory that is available
+  int64_t step_tokens = 512;  // token budget of a step: decode rows first, the rest for prompts
+  int max_rows = 64;          // sequences in a step
+  bool exact = false;         // F32 from dequantised weights (and F32 KV)
   std::function<void(double done)> on_load;  // progress of loading, 0 .. 1; may be empty
 };
 
@@ -34,32 +35,32 @@ struct Sampling {
 };
 
 struct Request {
-  std::vector<int32_t> ids;        // prompt tokens (of this turn, in a session)
-  std::string plan;                // plan text; ignored in a session that has one
+  std::vector<int32_t> ids;  // prompt tokens (of this turn, in a session)
+  std::string plan;          // plan text; ignored in a session that has one
   int64_t max_tokens = 128;
   Sampling sampling;
-  std::vector<std::string> stop;   // stop strings: end the answer, not part of it
+  std::vector<std::string> stop;  // stop strings: end the answer, not part of it
   bool ignore_eos = false;
-  int logprobs = -1;               // alternatives per answer token; -1: none
-  int prompt_logprobs = -1;        // alternatives per prompt token; -1: none
+  int logprobs = -1;         // alternatives per answer token; -1: none
+  int prompt_logprobs = -1;  // alternatives per prompt token; -1: none
 };
 
-struct TokenAlternatives {         // raw log-probabilities, before temperature
-  int32_t id = 0;                  // the token that is there
-  float logprob = 0;               // of it
+struct TokenAlternatives {                     // raw log-probabilities, before temperature
+  int32_t id = 0;                              // the token that is there
+  float logprob = 0;                           // of it
   std::vector<std::pair<int32_t, float>> top;  // the best, best first
 };
 
 struct KvUsage {
-  std::string plan;                  // canonical
-  int64_t logical_tokens = 0;        // forwarded in the sequence's life
-  double resident_tokens = 0;        // mean over layers; the largest beside it
+  std::string plan;            // canonical
+  int64_t logical_tokens = 0;  // forwarded in the sequence's life
+  double resident_tokens = 0;  // mean over layers; the largest beside it
   int64_t resident_tokens_max = 0;
-  int64_t resident_bytes = 0, peak_bytes = 0;      // counted by the store
+  int64_t resident_bytes = 0, peak_bytes = 0;                      // counted by the store
   int64_t predicted_resident_bytes = 0, predicted_peak_bytes = 0;  // priced before running
-  int64_t dense_bytes = 0;           // what the same tokens would take under `dense`
-  double read_tokens = 0;            // mean per decode step and layer
-  double read_ratio = 1;             // of the tokens that dense would read
+  int64_t dense_bytes = 0;  // what the same tokens would take under `dense`
+  double read_tokens = 0;   // mean per decode step and layer
+  double read_ratio = 1;    // of the tokens that dense would read
 };
 
 struct Usage {
@@ -69,7 +70,7 @@ struct Usage {
 
 struct Timing {
   double queue_s = 0, prefill_s = 0, first_token_s = 0, decode_s = 0;  // first_token_s: from submission
-  std::vector<float> token_s;  // seconds of each decode step
+  std::vector<float> token_s;                                          // seconds of each decode step
 };
 
 enum class Finish : uint8_t { kStop, kLength, kCancelled, kError };
@@ -77,19 +78,21 @@ const char* to_string(Finish finish);  // "stop", "length", "cancelled", "error"
 
 struct Answer {
   std::vector<int32_t> ids;
-  std::string text;                        // without stop string and special tokens
-  std::vector<TokenAlternatives> logprobs, prompt_logprobs;  // prompt: entry i is of prompt token i; the first has no logprob
+  std::string text;  // without stop string and special tokens
+  std::vector<TokenAlternatives> logprobs,
+      prompt_logprobs;  // prompt: entry i is of prompt token i; the first has no logprob
   Finish finish = Finish::kStop;
-  Status error;                            // kError
+  Status error;  // kError
   Usage usage;
   Timing timing;
 };
 
 // Called on the engine's thread; must return quickly. Any may be empty.
 struct Callbacks {
-  std::function<void(const std::string& piece)> on_text;       // whole UTF-8 characters
-  std::function<void(int64_t done, int64_t total)> on_prefill;  // prompt tokens forwarded (layer-major: scaled)
-  std::function<void(Answer answer)> on_done;                   // exactly once, last
+  std::function<void(const std::string& piece)> on_text;  // whole UTF-8 characters
+  std::function<void(int64_t done, int64_t total)>
+      on_prefill;                              // prompt tokens forwarded (layer-major: scaled)
+  std::function<void(Answer answer)> on_done;  // exactly once, last
 };
 
 struct ModelInfo {
@@ -116,14 +119,20 @@ class Engine {
 
   const ModelInfo& info() const;
 
-  // Text to ids and back. special: parse special tokens written in the text; bos: add what the model wants added.
+  // Text to ids and back. special: parse special tokens written in the text; bos: add what the model wants
+  // added.
   Result<std::vector<int32_t>> tokenize(const std::string& text, bool add_special, bool parse_special) const;
   std::string detokenize(std::span<const int32_t> ids, bool skip_special) const;
-  // The prompt of a conversation through the model's chat template; contents are encoded with special tokens turned off.
-  // first_new > 0: only what messages [first_new, ...) add to the prompt of those before (to go on in a session).
-  Result<std::vector<int32_t>> chat_ids(const std::vector<ChatMessage>& messages, bool add_generation_prompt) const;
+  // The prompt of a conversation through the model's chat template; contents are encoded with special tokens
+  // turned off.
+  Result<std::vector<int32_t>> chat_ids(const std::vector<ChatMessage>& messages,
+                                        bool add_generation_prompt) const;
+  // What goes on after the last assistant message's content, to continue in a session without tokenising
+  // history again: the end of that message, the messages after it, the generation prompt.
+  Result<std::vector<int32_t>> chat_turn_ids(const std::vector<ChatMessage>& messages) const;
 
-  // Refuses at once (through on_done with kError): bad plan text, a prompt over the context, a peak over the KV arena.
+  // Refuses at once (through on_done with kError): bad plan text, a prompt over the context, a peak over the
+  // KV arena.
   uint64_t submit(Request request, Callbacks callbacks);
   void cancel(uint64_t id);  // on_done comes with kCancelled and what was made so far
   Answer run(Request request, Callbacks callbacks = {});  // submit and wait
@@ -146,9 +155,9 @@ class Engine {
   struct BenchResult {
     std::vector<double> seconds;  // one per timed step (decode) or one for the prompt
     double total_s = 0;
-    int64_t kv_bytes = 0, peak_kv_bytes = 0;    // of the whole batch, counted
+    int64_t kv_bytes = 0, peak_kv_bytes = 0;      // of the whole batch, counted
     double resident_tokens = 0, read_tokens = 0;  // per row, means over layers
-    PlanPrice price;                             // of one row
+    PlanPrice price;                              // of one row
   };
   Result<BenchResult> bench(const BenchCase& c);
 

@@ -283,7 +283,7 @@ void Driver::Impl::attend_family(
     if (plan.store_spec.present_as_stored) plan.store->as_stored(layer, present, s);
     plan.store->parts(layer, select(f, layer, present, s), view, s);
   }
-  run_parts(f, view, l, present, out, lse);
+  if (!fill) run_parts(f, view, l, present, out, lse);
   if (f.staged && slice.last) keep_votes(plan, present);
   if (!f.staged && late) plan.store->write(layer, present, s);
 
@@ -361,6 +361,8 @@ void Driver::Impl::run_parts(Family& f,
   a.present = &present;
   attend_into([&] { attend_present(a, stream); });
 }
+
+void Driver::fill_only(bool on) { impl_->fill = on; }
 
 int64_t Driver::bytes(const PlanSequence& seq) const {
   int64_t n = impl_->store.bytes(*seq.kv_);

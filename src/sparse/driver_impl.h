@@ -48,7 +48,7 @@ struct Driver::Impl {
   Stream& stream;
   Arena scratch, commit_scratch;
   uint64_t next_id = 1;
-  bool force = false;
+  bool force = false, fill = false;
 
   std::vector<DriverRow> step;
   PackedRows packed;

@@ -1,0 +1,161 @@
+// Engine::bench: prompts and decode steps at a depth, timed one by one, bytes counted by the store.
+#include <algorithm>
+
+#include "base/rng.h"
+#include "engine/engine_impl.h"
+
+namespace se {
+namespace {
+
+struct Bench {
+  Engine::Impl& e;
+  const Engine::BenchCase& c;
+  std::vector<std::unique_ptr<Job>> jobs;
+  Rng rng{20260101};
+
+  int32_t random_id() { return int32_t(rng.below(e.info.vocab)); }
+
+  // One more prompt of `tokens` random tokens through every job, one job after another.
+  Status prefill(int64_t tokens) {
+    const auto none = [](Job&, int64_t, std::span<const float>) {};
+    for (auto& job : jobs) {
+      job->request.ids.resize(size_t(tokens));
+      for (int32_t& id : job->request.ids) id = random_id();
+      job->done = 0;
+      job->seq->start_turn(tokens, c.decode + 1);
+      if (job->plan->staging == Staging::kLayer) {
+        for (bool through = false; !through;)
+          SE_TRY(e.runner->run_slices(*job, e.options.step_tokens * e.info.layers, none, through));
+        continue;
+      }
+      while (job->done < job->prompt()) {
+        StepWork work;
+        work.chunks.push_back({job.get(), next_chunk(*job, e.options.step_tokens)});
+        std::vector<std::pair<Job*, Status>> failed;
+        SE_TRY(e.runner->run(work, none, failed));
+        if (!failed.empty()) return failed.front().second;
+      }
+    }
+    return ok();
+  }
+
+  // KV of `tokens` tokens from random numbers, no model.
+  Status fill(int64_t tokens) {
+    Driver& driver = e.runner->driver();
+    driver.fill_only(true);
+    Status s = ok();
+    for (auto& job : jobs) {
+      job->seq->start_turn(tokens, c.decode + 1);
+      for (int64_t first = 0; first < tokens && s.ok();) {
+        job->request.ids.resize(size_t(tokens));
+        job->done = first;
+        const bool layer_major = job->plan->staging == Staging::kLayer;
+        const int64_t n = layer_major ? tokens : next_chunk(*job, 2048);
+        s = fill_chunk(driver, *job, first, n, layer_major);
+        first += n;
+      }
+    }
+    driver.fill_only(false);
+    return s;
+  }
+
+  Status fill_chunk(Driver& driver, Job& job, int64_t first, int64_t n, bool layer_major) {
+    Arena arena;
+    if (!layer_major) {
+      const DriverRow row{job.seq.get(), n, false, first + n == job.prompt()};
+      SE_TRY(driver.begin(std::span(&row, 1)));
+    }
+    for (int l = 0; l < e.info.layers; ++l) {
+      const LayerKv& layer = e.model_kv.layers[size_t(l)];
+      if (layer_major) SE_TRY(driver.begin_slice(*job.seq, l, first, n));
+      arena.reset();
+      const auto noise = [&](int64_t width) {
+        const TensorView t = arena.take(DType::kF32, {n, width});
+        float* x = t.ptr<float>();
+        uint32_t state = uint32_t(l * 7919 + first + width);
+        for (int64_t i = 0; i < n * width; ++i)
+          x[i] = float(int32_t(state = state * 1664525u + 1013904223u)) * 0x1p-31f;
+        return t;
+      };
+      const TensorView q = noise(int64_t(layer.q_heads) * layer.k_dim),
+                       k = noise(int64_t(layer.kv_heads) * layer.k_dim),
+                       v = noise(int64_t(layer.kv_heads) * layer.v_dim);
+      const TensorView out = arena.take(DType::kF32, {n, int64_t(layer.q_heads) * layer.v_dim});
+      driver.attend(l, q, k, v, out, *e.stream);
+      if (layer_major) SE_TRY(driver.end_slice());
+    }
+    return layer_major ? driver.commit_prompt(*job.seq) : driver.commit().front();
+  }
+
+  Result<Engine::BenchResult> run() {
+    SE_ASSIGN(const std::shared_ptr<const Plan> plan, e.plan_of(c.plan));
+    const int64_t life = c.depth + c.prompt + c.decode;
+    if (life > e.info.context)
+      return invalid(format(
+          "{} + {} + {} tokens are over the context of {}", c.depth, c.prompt, c.decode, e.info.context));
+    if (life == 0) return invalid("nothing to measure: prompt, decode and depth are 0");
+    e.store->arena().reset_peak();
+    const int64_t live = e.store->arena().live_bytes();
+    for (int b = 0; b < c.batch; ++b) {
+      auto job = std::make_unique<Job>();
+      job->plan = plan;
+      SE_ASSIGN(job->seq, e.runner->driver().open(plan));
+      job->state = Job::State::kPrefill;
+      jobs.push_back(std::move(job));
+    }
+    Engine::BenchResult r;
+    SeqView view;
+    view.prompt = std::max<int64_t>(c.depth + c.prompt, 1),
+    view.max_new = c.decode + (c.depth + c.prompt > 0 ? 1 : 0);
+    const Cost cost = plan->cost(view);
+    r.price = {plan->text,
+               cost.resident_bytes,
+               cost.peak_bytes,
+               cost.transient_bytes,
+               cost.read_bytes,
+               e.dense->cost(view).resident_bytes,
+               cost.resident_tokens,
+               cost.read_tokens};
+    if (c.depth > 0) SE_TRY(c.synthetic_fill ? fill(c.depth) : prefill(c.depth));
+    if (c.prompt > 0) {
+      const auto from = Clock::now();
+      SE_TRY(prefill(c.prompt));
+      r.seconds.push_back(seconds_since(from));
+    }
+    StepWork work;
+    for (auto& job : jobs) {
+      if (c.depth + c.prompt == 0) job->seq->start_turn(0, c.decode);
+      job->state = Job::State::kDecode, job->next = random_id();
+      work.decode.push_back(job.get());
+    }
+    const auto pick = [&](Job& job, int64_t, std::span<const float>) { job.next = random_id(); };
+    for (int64_t i = 0; i < c.decode; ++i) {
+      std::vector<std::pair<Job*, Status>> failed;
+      const auto from = Clock::now();
+      SE_TRY(e.runner->run(work, pick, failed));
+      r.seconds.push_back(seconds_since(from));
+      if (!failed.empty()) return failed.front().second;
+    }
+    for (double s : r.seconds) r.total_s += s;
+    r.peak_kv_bytes = e.store->arena().peak_bytes() - live;
+    for (auto& job : jobs) {
+      r.kv_bytes += e.runner->bytes(*job->seq);
+      for (int l = 0; l < e.info.layers; ++l)
+        r.resident_tokens += double(job->seq->kv().resident(l)) / e.info.layers / c.batch;
+      const KvCounters& k = job->seq->counters();
+      if (k.decode_steps > 0)
+        r.read_tokens += double(k.read_tokens) / double(k.decode_steps) / e.info.layers / c.batch;
+    }
+    return r;
+  }
+};
+
+}  // namespace
+
+Result<Engine::BenchResult> Engine::bench(const BenchCase& c) {
+  if (c.batch < 1 || c.batch > impl_->options.max_rows)
+    return invalid(format("batch {}: 1 to {}", c.batch, impl_->options.max_rows));
+  return impl_->ask<Result<BenchResult>>([&]() -> Result<BenchResult> { return Bench{*impl_, c, {}}.run(); });
+}
+
+}  // namespace se

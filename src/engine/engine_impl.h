@@ -1,0 +1,84 @@
+// engine/engine_impl.h -- inside of the engine: one thread that owns everything, and the messages to it.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "engine/runner.h"
+#include "model/checkpoint.h"
+#include "sparseengine/engine.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace se {
+
+struct Engine::Impl {
+  EngineOptions options;
+  ModelInfo info;
+  Checkpoint checkpoint;
+  Compute compute = Compute::kDefault;
+  std::optional<text::Tokenizer> tokenizer;
+  std::optional<text::ChatTemplate> chat_template;
+  ModelKv model_kv;
+  std::shared_ptr<const Plan> dense;
+
+  std::unique_ptr<ThreadPool> pool;
+  std::unique_ptr<Stream> stream;
+  std::unique_ptr<KvStore> store;
+  std::unique_ptr<Scheduler> scheduler;
+  std::unique_ptr<Runner> runner;
+
+  // Owned by the engine's thread.
+  std::map<uint64_t, std::unique_ptr<Job>> jobs;
+  std::map<uint64_t, std::unique_ptr<Session>> sessions;
+  std::map<std::string, std::shared_ptr<const Plan>> plans;  // by canonical text: equal plans share a family
+
+  // Messages. A function is run by the engine's thread between steps.
+  std::mutex mutex;
+  std::condition_variable wake, idle;
+  std::vector<std::function<void()>> inbox;
+  std::atomic<uint64_t> next_id{1};
+  std::atomic<int64_t> open_jobs{0};
+  bool stop = false;
+  std::thread thread;
+  Stats stats;  // guarded by mutex
+
+  void post(std::function<void()> f);
+  template <typename T>
+  T ask(std::function<T()> f);  // runs f on the engine's thread and waits
+  void loop();
+  bool step();  // false: nothing to do
+
+  Result<std::shared_ptr<const Plan>> plan_of(const std::string& text);
+  Status accept(Job& job);
+  void start(std::unique_ptr<Job> job);
+  void on_logits(Job& job, int64_t index, std::span<const float> logits);
+  void take_token(Job& job, std::span<const float> logits);
+  void finish(Job& job, Finish why, Status error = {});
+  void drop_cancelled();
+  int64_t idle_session_bytes() const;
+  void measure_peak(const StepWork& work, int64_t live_before);
+  void fill_usage(Job& job);
+  void publish_stats();
+};
+
+template <typename T>
+T Engine::Impl::ask(std::function<T()> f) {
+  std::optional<T> out;
+  std::mutex m;
+  std::condition_variable done;
+  post([&] {
+    T value = f();
+    std::lock_guard lock(m);
+    out.emplace(std::move(value));
+    done.notify_one();
+  });
+  std::unique_lock lock(m);
+  done.wait(lock, [&] { return out.has_value(); });
+  return std::move(*out);
+}
+
+}  // namespace se
