@@ -1,4 +1,5 @@
-// kernels/topk/topk.h -- deterministic selection: score descending, then lower index (methods-dynamic.md 1.1).
+// kernels/topk/topk.h -- deterministic selection: score descending, then lower index
+// (methods-dynamic.md 1.1).
 #pragma once
 #include <cstdint>
 #include <span>

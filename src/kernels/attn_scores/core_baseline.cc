@@ -1,0 +1,13 @@
+#include "kernels/attn_scores/core.h"
+// The order matters: the lanes, then what is written in them.
+#include "kernels/attention/vec8_baseline.inl"
+//
+#include "kernels/attention/exp8.inl"
+//
+#include "kernels/attn_scores/core.inl"
+
+namespace se::cpu {
+
+const ScoresCore kScoresBaseline = {largest, exp_sum, divide, add, raise};
+
+}  // namespace se::cpu
