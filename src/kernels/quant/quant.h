@@ -6,7 +6,8 @@
 
 namespace se {
 
-// out f32 [n] from n elements (whole blocks) at `blocks`; plain float types too. Bit-exact with the formulas of 8.2.
+// out f32 [n] from n elements (whole blocks) at `blocks`; plain float types too. Bit-exact with the formulas
+// of 8.2.
 void dequantize(DType dtype, const void* blocks, int64_t n, float* out);
 bool supports_dequantize(DType dtype);
 

@@ -1,0 +1,84 @@
+#include "kernels/quant/quant.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "base/npy.h"
+#include "device/cpu/isa.h"
+#include "kernels/quant/quant_routines.h"
+
+namespace se {
+namespace {
+
+constexpr DType kTypes[] = {DType::kF16,
+                            DType::kBF16,
+                            DType::kQ4_0,
+                            DType::kQ4_1,
+                            DType::kQ5_0,
+                            DType::kQ5_1,
+                            DType::kQ8_0,
+                            DType::kQ2_K,
+                            DType::kQ3_K,
+                            DType::kQ4_K,
+                            DType::kQ5_K,
+                            DType::kQ6_K};
+
+std::string golden(DType dtype, const char* part) {
+  std::string name = to_string(dtype);
+  std::transform(
+      name.begin(), name.end(), name.begin(), [](unsigned char c) { return char(std::tolower(c)); });
+  return "tests/goldens/quant/" + name + "." + part + ".npy";
+}
+
+void expect_golden(DType dtype, quant::DequantizeFn fn) {
+  const Npy blocks = Npy::load(golden(dtype, "blocks")), values = Npy::load(golden(dtype, "values"));
+  const std::vector<float> want = values.as<float>();
+  const int64_t n = values.numel();
+  ASSERT_EQ(blocks.numel(), bytes_of(dtype, n));
+  std::vector<char> shifted(blocks.bytes.size() + 1);  // blocks lie at odd addresses too
+  std::memcpy(shifted.data() + 1, blocks.bytes.data(), blocks.bytes.size());
+  std::vector<float> got(static_cast<size_t>(n));
+  fn(shifted.data() + 1, n, got.data());
+  for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], want[i]) << to_string(dtype) << " element " << i;
+}
+
+TEST(Dequantize, EveryBlockTypeEqualsTheGgufPackageBitForBit) {
+  for (DType dtype : kTypes) expect_golden(dtype, quant::ref_routine(dtype));
+}
+
+TEST(Dequantize, Avx2EqualsTheGgufPackageBitForBit) {
+  if (cpu::best_isa() < cpu::Isa::kAvx2) GTEST_SKIP() << "no AVX2";
+  for (DType dtype : kTypes) expect_golden(dtype, quant::avx2_routine(dtype));
+}
+
+TEST(Dequantize, PlainFloatsOfAnyLengthPassUnchanged) {
+  for (int64_t n : {0, 1, 7, 8, 9, 31}) {
+    std::vector<float> x(size_t(n), 0.f), out(size_t(n) + 1, -1.f);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = float(i) * 0.25f - 3;
+    dequantize(DType::kF32, x.data(), n, out.data());
+    EXPECT_TRUE(std::equal(x.begin(), x.end(), out.begin()));
+    std::vector<uint16_t> half(x.size()), brain(x.size());
+    std::transform(x.begin(), x.end(), half.begin(), f32_to_f16);
+    std::transform(x.begin(), x.end(), brain.begin(), f32_to_bf16);
+    dequantize(DType::kF16, half.data(), n, out.data());
+    EXPECT_TRUE(std::equal(x.begin(), x.end(), out.begin()));
+    dequantize(DType::kBF16, brain.data(), n, out.data());
+    EXPECT_TRUE(std::equal(x.begin(), x.end(), out.begin()));
+    EXPECT_EQ(out[size_t(n)], -1.f);
+  }
+}
+
+TEST(Dequantize, TypesWithoutARoutineAreNamed) {
+  EXPECT_FALSE(supports_dequantize(DType::kI32));
+  EXPECT_FALSE(supports_dequantize(DType::kF8E4M3));
+  EXPECT_TRUE(supports_dequantize(DType::kF32));
+  EXPECT_DEATH(dequantize(DType::kI32, nullptr, 0, nullptr), "i32 has no routine");
+  float out[32];
+  EXPECT_DEATH(dequantize(DType::kQ8_0, out, 31, out), "31 elements are not whole blocks of q8_0");
+}
+
+}  // namespace
+}  // namespace se
