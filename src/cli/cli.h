@@ -1,0 +1,65 @@
+// cli/cli.h -- what the commands of `sparse-engine` share: output that notices a closed pipe, progress lines,
+// options.
+#pragma once
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "sparseengine/engine.h"
+
+namespace CLI {
+class App;
+}
+
+namespace se::cli {
+
+// Standard output. A failed write (closed pipe, full disk) is remembered; finish() tells.
+class Out {
+ public:
+  void write(const std::string& text);
+  Status finish();  // flushes
+
+ private:
+  int error_ = 0;
+};
+
+// One line on standard error that rewrites itself, with an ETA; silent unless standard error is a terminal.
+class Progress {
+ public:
+  explicit Progress(std::string label, std::string unit = {});
+  void update(int64_t done, int64_t total);
+  void clear();
+
+ private:
+  std::string label_, unit_;
+  bool on_ = false, shown_ = false;
+  std::chrono::steady_clock::time_point start_, last_;
+};
+
+struct ModelFlags {  // -m -c -t --compute --kv-size
+  std::string model;
+  int64_t context = 0;
+  int threads = 0;
+  std::string compute = "default", kv_size;
+  void add(CLI::App& app);
+  Result<std::unique_ptr<Engine>> open() const;  // shows loading progress
+};
+
+struct SamplingFlags {  // --temp --top-k --top-p --min-p --seed
+  Sampling values;
+  void add(CLI::App& app);
+  Status check() const;
+};
+
+Result<std::string> read_file(const std::string& path);  // "-": standard input
+std::string human_bytes(double bytes);                   // "1.25 MiB"
+std::string usage_lines(const Answer& answer);           // for people: what the plan saved and cost
+
+// Each command adds itself to `app` and leaves its exit status in `status` when it ran.
+void add_run(CLI::App& app, Status& status);
+void add_chat(CLI::App& app, Status& status);
+void add_tokenize(CLI::App& app, Status& status);
+void add_methods(CLI::App& app, Status& status);
+void add_bench(CLI::App& app, Status& status);
+
+}  // namespace se::cli

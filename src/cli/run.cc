@@ -1,0 +1,214 @@
+// sparse-engine run, tokenize, methods.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <csignal>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/fmt.h"
+#include "cli/cli.h"
+
+namespace se::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct RunFlags {
+  ModelFlags model;
+  SamplingFlags sampling;
+  std::string prompt, file, ids_file, plan = "dense", system;
+  bool has_prompt = false, raw = false, json = false;
+  Request request;
+};
+
+Result<std::vector<int32_t>> read_ids(const std::string& path) {
+  SE_ASSIGN(const std::string text, read_file(path));
+  std::vector<int32_t> ids;
+  const char *at = text.data(), *end = at + text.size();
+  while (at != end) {
+    if (std::isspace(static_cast<unsigned char>(*at))) {
+      ++at;
+      continue;
+    }
+    int32_t id = 0;
+    const auto [next, error] = std::from_chars(at, end, id);
+    if (error != std::errc() || (next != end && !std::isspace(static_cast<unsigned char>(*next))))
+      return invalid(format("{}: expected decimal token ids separated by white space, found '{}' at byte {}",
+                            path,
+                            std::string(at, std::min<size_t>(size_t(end - at), 12)),
+                            at - text.data()));
+    ids.push_back(id);
+    at = next;
+  }
+  return ids;
+}
+
+// Invalid UTF-8 cannot be written as JSON; it becomes U+FFFD.
+std::string dump(const ordered_json& o) {
+  return o.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+ordered_json alternatives(const std::vector<TokenAlternatives>& list, bool first_is_null) {
+  ordered_json out = ordered_json::array();
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (first_is_null && i == 0) {
+      out.push_back(nullptr);
+      continue;
+    }
+    ordered_json o = ordered_json::object();
+    for (const auto& [id, logprob] : list[i].top) o[std::to_string(id)] = logprob;
+    o[std::to_string(list[i].id)] = list[i].logprob;
+    out.push_back(std::move(o));
+  }
+  return out;
+}
+
+ordered_json usage_json(const Usage& u) {
+  const KvUsage& k = u.kv;
+  return {{"prompt_tokens", u.prompt_tokens},
+          {"completion_tokens", u.completion_tokens},
+          {"kv",
+           {{"plan", k.plan},
+            {"logical_tokens", k.logical_tokens},
+            {"resident_tokens", k.resident_tokens},
+            {"resident_tokens_max", k.resident_tokens_max},
+            {"resident_bytes", k.resident_bytes},
+            {"peak_bytes", k.peak_bytes},
+            {"predicted_resident_bytes", k.predicted_resident_bytes},
+            {"predicted_peak_bytes", k.predicted_peak_bytes},
+            {"dense_bytes", k.dense_bytes},
+            {"read_tokens", k.read_tokens},
+            {"read_ratio", k.read_ratio}}}};
+}
+
+Result<std::vector<int32_t>> prompt_ids(Engine& engine, const RunFlags& f) {
+  if (!f.ids_file.empty()) return read_ids(f.ids_file);
+  std::string text = f.prompt;
+  if (!f.has_prompt) {
+    if (f.file.empty() && ::isatty(0))
+      return invalid("no prompt: give -p TEXT, -f FILE, --ids FILE, or text on standard input");
+    SE_ASSIGN(text, read_file(f.file.empty() ? "-" : f.file));
+  }
+  if (f.raw || !engine.info().has_chat_template) return engine.tokenize(text, true, true);
+  std::vector<ChatMessage> messages;
+  if (!f.system.empty()) messages.push_back({"system", f.system});
+  messages.push_back({"user", text});
+  return engine.chat_ids(messages, true);
+}
+
+Status run(RunFlags& f) {
+  SE_TRY(f.sampling.check());
+  SE_ASSIGN(const std::unique_ptr<Engine> engine, f.model.open());
+  Request& r = f.request;
+  SE_ASSIGN(r.ids, prompt_ids(*engine, f));
+  r.plan = f.plan, r.sampling = f.sampling.values;
+  Out out;
+  Progress progress("prompt", "tokens");
+  Callbacks calls;
+  calls.on_prefill = [&](int64_t done, int64_t total) {
+    progress.update(done, total);
+    if (done == total) progress.clear();
+  };
+  if (!f.json) calls.on_text = [&](const std::string& piece) { out.write(piece); };
+  const std::vector<int32_t> ids = r.ids;
+  const Answer a = engine->run(std::move(r), std::move(calls));
+  progress.clear();
+  if (a.finish == Finish::kError) return a.error;
+  if (f.json) {
+    ordered_json o{{"prompt_ids", ids}, {"ids", a.ids}, {"text", a.text}};
+    o["logprobs"] = f.request.logprobs >= 0 ? alternatives(a.logprobs, false) : ordered_json();
+    o["prompt_logprobs"] =
+        f.request.prompt_logprobs >= 0 ? alternatives(a.prompt_logprobs, true) : ordered_json();
+    o["finish_reason"] = to_string(a.finish);
+    o["usage"] = usage_json(a.usage);
+    o["timing"] = {{"queue_s", a.timing.queue_s},
+                   {"prefill_s", a.timing.prefill_s},
+                   {"first_token_s", a.timing.first_token_s},
+                   {"decode_s", a.timing.decode_s},
+                   {"token_s", a.timing.token_s}};
+    out.write(dump(o) + "\n");
+    return out.finish();
+  }
+  out.write("\n");
+  if (::isatty(2)) std::fputs(("\n" + usage_lines(a)).c_str(), stderr);
+  return out.finish();
+}
+
+struct TokenizeFlags {
+  std::string model;
+  bool no_special = false, json = false;
+};
+
+Status tokenize(const TokenizeFlags& f) {
+  EngineOptions o;
+  o.model = f.model, o.threads = 1, o.kv_bytes = 1 << 20;
+  SE_ASSIGN(const std::unique_ptr<Engine> engine, Engine::open(o));
+  SE_ASSIGN(const std::string text, read_file("-"));
+  SE_ASSIGN(const std::vector<int32_t> ids, engine->tokenize(text, !f.no_special, true));
+  Out out;
+  if (f.json) {
+    out.write(dump({{"ids", ids}}) + "\n");
+  } else {
+    for (int32_t id : ids) out.write(format("{} ", id));
+    out.write("\n");
+  }
+  return out.finish();
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Status& status) {
+  auto f = std::make_shared<RunFlags>();
+  CLI::App* c = app.add_subcommand("run", "answer one prompt");
+  f->model.add(*c);
+  f->sampling.add(*c);
+  Request& r = f->request;
+  CLI::Option* p = c->add_option("-p,--prompt", f->prompt, "the prompt");
+  CLI::Option* file = c->add_option("-f,--file", f->file, "read the prompt from a file");
+  CLI::Option* ids =
+      c->add_option("--ids", f->ids_file, "the prompt as token ids: decimals separated by white space");
+  p->excludes(file)->excludes(ids);
+  file->excludes(ids);
+  c->add_option("--system", f->system, "system message");
+  c->add_option("--plan", f->plan, "KV plan, like snapkv(budget=512)+kivi(bits=4)+quest(budget=256)");
+  c->add_option("-n,--max-tokens", r.max_tokens, "most tokens of the answer (default 128)");
+  c->add_flag("--raw", f->raw, "no chat template: the prompt as it is");
+  c->add_option("--stop", r.stop, "end the answer at this text (may be repeated)")->take_all();
+  c->add_flag("--ignore-eos", r.ignore_eos, "go on after the end token");
+  c->add_option("--logprobs", r.logprobs, "alternatives per answer token (JSON)")->check(CLI::Range(0, 1000));
+  c->add_option("--prompt-logprobs", r.prompt_logprobs, "alternatives per prompt token (JSON)")
+      ->check(CLI::Range(0, 1000));
+  c->add_flag("--json", f->json, "one JSON object instead of text");
+  c->callback([f, p, &status] {
+    f->has_prompt = p->count() > 0;
+    status = run(*f);
+  });
+}
+
+void add_tokenize(CLI::App& app, Status& status) {
+  auto f = std::make_shared<TokenizeFlags>();
+  CLI::App* c = app.add_subcommand("tokenize", "text on standard input to token ids");
+  c->add_option("-m,--model", f->model, "model file (GGUF)")->required();
+  c->add_flag("--no-special", f->no_special, "add no BOS or EOS");
+  c->add_flag("--json", f->json, "{\"ids\": [...]}");
+  c->callback([f, &status] { status = tokenize(*f); });
+}
+
+void add_methods(CLI::App& app, Status& status) {
+  struct Flags {
+    bool matrix = false, json = false;
+  };
+  auto f = std::make_shared<Flags>();
+  CLI::App* c = app.add_subcommand("methods", "the stages a plan can be made of");
+  c->add_flag("--matrix", f->matrix, "which pairs of stages compose");
+  c->add_flag("--json", f->json, "one JSON object a line");
+  c->callback([f, &status] {
+    Out out;
+    out.write(methods_table(f->matrix, f->json));
+    status = out.finish();
+  });
+}
+
+}  // namespace se::cli
