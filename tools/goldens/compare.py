@@ -27,9 +27,8 @@ def say(text: str) -> None:
 
 def verdict(what: str, worst: float, where: str) -> bool:
     good = worst <= BAR
-    say(
-        f"{what}: largest difference {worst:.2e} of the logit range ({where}), bar {BAR:.0e}: {'ok' if good else 'FAILED'}"
-    )
+    end = "ok" if good else "FAILED"
+    say(f"{what}: largest difference {worst:.2e} of the logit range ({where}), bar {BAR:.0e}: {end}")
     return good
 
 

@@ -7,9 +7,9 @@
     tools/goldens/logits.py --full OUT.npy [--ids FILE]  writes all logits, f32 [tokens, vocab]; not into the tree
     tools/goldens/logits.py --compare FILE [--reference FULL.npy]   the engine's output against the goldens (NumPy only)
 
-FILE of --compare is one of
-    run -m models/smollm2.gguf --raw --ids tests/goldens/smollm2/ids_512.txt --compute exact --prompt-logprobs 8 -n 0 --json
-    run -m models/smollm2.gguf --raw --ids tests/goldens/smollm2/greedy_prompt_ids.txt --compute exact --temp 0 --ignore-eos -n 256 --json
+FILE of --compare is one of (G is tests/goldens/smollm2)
+    run -m models/smollm2.gguf --raw --ids G/ids_512.txt --compute exact --prompt-logprobs 8 -n 0 --json
+    run -m models/smollm2.gguf --raw --ids G/greedy_prompt_ids.txt --compute exact --temp 0 --ignore-eos -n 256 --json
     a dump of all logits, .npy f32 [>= 512, vocab]
 """
 

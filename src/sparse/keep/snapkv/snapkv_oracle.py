@@ -234,7 +234,8 @@ def grouped_cases() -> list[Golden]:
     rows, starts = flat(kept)
     where = np.cumsum([0] + [len(s) for s in scores]).tolist()
     cases = [c + [w, i, len(g), s, len(x)] for c, w, i, g, s, x in zip(cases, where, in_starts, given, starts, kept)]
-    note = "tokens, encoded, tail, grain, sink, recent, budget, pool, start in group_scores, start in group_in, count, start in group_keep, count"
+    note = "tokens, encoded, tail, grain, sink, recent, budget, pool, start in group_scores, "
+    note += "start in group_in, count, start in group_keep, count"
     return [
         Golden("group_cases", table(cases), note),
         Golden("group_scores", np.concatenate(scores), "scores by ordinal (`tokens` of them a case)"),

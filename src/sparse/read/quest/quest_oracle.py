@@ -71,9 +71,10 @@ def examples() -> None:
     for count, want in ((1, [1]), (2, [1, 2]), (3, [1, 2, 4]), (4, [0, 1, 2, 4])):
         assert sorted(order(ties)[:count].tolist()) == want
     # (budget, unit, n): units of the view and its tokens, the token of the step included.
-    for budget, unit, n, units, view in ((2048, 16, 2048, 128, 2048), (2048, 16, 2049, 128, 2033), (2048, 16, 4096, 128, 2048),
-                                         (2048, 16, 1000, 63, 1000), (2048, 16, 2064, 128, 2048), (4416, 16, 32768, 276, 4416),
-                                         (3072, 16, 32768, 192, 3072), (40, 16, 100, 3, 36), (2048, 32, 131072, 64, 2048)):  # fmt: skip
+    views = [(2048, 16, 2048, 128, 2048), (2048, 16, 2049, 128, 2033), (2048, 16, 4096, 128, 2048)]
+    views += [(2048, 16, 1000, 63, 1000), (2048, 16, 2064, 128, 2048), (4416, 16, 32768, 276, 4416)]
+    views += [(3072, 16, 32768, 192, 3072), (40, 16, 100, 3, 36), (2048, 32, 131072, 64, 2048)]
+    for budget, unit, n, units, view in views:
         held = unit_tokens(n - 1, unit)
         read = select(np.zeros(len(held)), held, unit, budget)
         own = 1 if (n - 1) % unit == 0 else 0  # the token of the step begins a unit
@@ -87,16 +88,20 @@ def runs(units: list[int], held: list[int], unit: int) -> tuple[np.ndarray, np.n
 def row_goldens() -> list[Golden]:
     rng = Rng(21)
     k, q = rng.half(305, 2, 16), rng.half(8, 4, 16, scale=1.5).astype(np.float32)
-    out = [Golden("keys", k, "keys as stored [token, KV head, dim]; a case holds the first `tokens`"),
-           Golden("queries", q, "queries [query, query head, dim]")]  # fmt: skip
+    out = [
+        Golden("keys", k, "keys as stored [token, KV head, dim]; a case holds the first `tokens`"),
+        Golden("queries", q, "queries [query, query head, dim]"),
+    ]
     cases, first, count = [], [], []
     for unit in (16, 32):
         held = [unit] * (len(k) // unit)
         lo, hi = bounds(k, held, unit)
         scores = np.array([unit_scores(x, lo, hi) for x in q])
-        out += [Golden(f"lo_{unit}", lo.astype(np.float32), f"least key of each full unit of {unit} [unit, KV head, dim]"),
-                Golden(f"hi_{unit}", hi.astype(np.float32), "greatest key of each"),
-                Golden(f"scores_{unit}", scores.astype(np.float32), "[query, unit]", True)]  # fmt: skip
+        out += [
+            Golden(f"lo_{unit}", lo.astype(np.float32), f"least key of each full unit of {unit} [unit, KV head, dim]"),
+            Golden(f"hi_{unit}", hi.astype(np.float32), "greatest key of each"),
+            Golden(f"scores_{unit}", scores.astype(np.float32), "[query, unit]", True),
+        ]
         for tokens in (0, 1, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 160, 271, 272, 289, 304):
             for n, budget in enumerate((1, 48, 64, 100, 160, 304, 4096)):
                 query = (tokens + n) % len(q)
@@ -127,17 +132,24 @@ def special_goldens() -> list[Golden]:
         k[u * unit + n : (u + 1) * unit] = 30000.0  # what no one may read
     lo, hi = bounds(k, held, unit)
     scores = np.array([unit_scores(x, lo, hi) for x in q])
-    out = [Golden("short_keys", k, "by ordinal [units * 16, KV head, dim]; unit u holds short_held[u], the rest is poison"),
-           Golden("short_held", np.array(held, np.int32), "tokens of each unit; the last is not full yet"),
-           Golden("short_queries", q, "[query, query head, dim]"),
-           Golden("short_lo", lo.astype(np.float32), "[unit, KV head, dim]"), Golden("short_hi", hi.astype(np.float32), "[unit, KV head, dim]"),
-           Golden("short_scores", scores.astype(np.float32), "[query, unit]", True)]  # fmt: skip
+    out = [
+        Golden(
+            "short_keys", k, "by ordinal [units * 16, KV head, dim]; unit u holds short_held[u], the rest is poison"
+        ),
+        Golden("short_held", np.array(held, np.int32), "tokens of each unit; the last is not full yet"),
+        Golden("short_queries", q, "[query, query head, dim]"),
+        Golden("short_lo", lo.astype(np.float32), "[unit, KV head, dim]"),
+        Golden("short_hi", hi.astype(np.float32), "[unit, KV head, dim]"),
+        Golden("short_scores", scores.astype(np.float32), "[query, unit]", True),
+    ]
     picks = [runs(select(s, held, unit, b), held, unit)[0] for s in scores for b in (48, 80)]
     assert all(clear_cut(s[:-1], n) for s in scores for n in (2, 4))
     ordinals, starts = flat(picks)
     cases = [[i // 2, (48, 80)[i % 2], s, len(x)] for i, (s, x) in enumerate(zip(starts, picks))]
-    out += [Golden("short_cases", table(cases), "query, budget, start in short_picks, runs"),
-            Golden("short_picks", ordinals, "ordinals of the runs read")]  # fmt: skip
+    out += [
+        Golden("short_cases", table(cases), "query, budget, start in short_picks, runs"),
+        Golden("short_picks", ordinals, "ordinals of the runs read"),
+    ]
     # Units whose scores are exactly 5 7 7 5 7 1: every key of a unit is that number in channel 0, the query is 1 there.
     k = np.zeros((6 * 16, 2, 16), np.float16)
     k[:, 0, 0] = np.repeat([5, 7, 7, 5, 7, 1], 16)
@@ -150,15 +162,20 @@ def special_goldens() -> list[Golden]:
     picks = [runs(select(score, [16] * 6, 16, b), [16] * 6, 16)[0] for b in (48, 64, 80, 96)]
     ordinals, starts = flat(picks)
     cases = [[b, s, len(x)] for b, s, x in zip((48, 64, 80, 96), starts, picks)]
-    out += [Golden("tie_keys", k, "six full units with scores 5 7 7 5 7 1 [token, KV head, dim]"),
-            Golden("tie_query", q, "[query head, dim]"),
-            Golden("tie_cases", table(cases), "budget, start in tie_picks, runs"), Golden("tie_picks", ordinals, "ordinals of the runs read")]  # fmt: skip
+    out += [
+        Golden("tie_keys", k, "six full units with scores 5 7 7 5 7 1 [token, KV head, dim]"),
+        Golden("tie_query", q, "[query head, dim]"),
+        Golden("tie_cases", table(cases), "budget, start in tie_picks, runs"),
+        Golden("tie_picks", ordinals, "ordinals of the runs read"),
+    ]
     k, q = rng.half(7 * 16, 3, 64), rng.half(4, 9, 64, scale=2.0).astype(np.float32)
     lo, hi = bounds(k, [16] * 7, 16)
     scores = np.array([unit_scores(x, lo, hi) for x in q])
-    return out + [Golden("wide_keys", k, "seven full units of 16 with smollm2's heads [token, 3, 64]"),
-                  Golden("wide_queries", q, "[query, 9, 64]"),
-                  Golden("wide_scores", scores.astype(np.float32), "[query, unit]", True)]  # fmt: skip
+    return out + [
+        Golden("wide_keys", k, "seven full units of 16 with smollm2's heads [token, 3, 64]"),
+        Golden("wide_queries", q, "[query, 9, 64]"),
+        Golden("wide_scores", scores.astype(np.float32), "[query, unit]", True),
+    ]
 
 
 def goldens() -> list[Golden]:

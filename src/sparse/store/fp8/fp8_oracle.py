@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""NumPy oracle of the fp8 store: OCP E4M3FN and E5M2 codes (Micikevicius et al. 2022) with one scale per token and head."""
+"""NumPy oracle of the fp8 store: OCP E4M3FN and E5M2 (Micikevicius et al. 2022), one scale per token and head."""
 
 import pathlib
 import sys
@@ -33,7 +33,7 @@ class Format:
         return np.concatenate((half, -half))
 
     def encode(self, x: np.ndarray) -> np.ndarray:
-        """Nearest code, ties to the even one, saturating: infinities and all beyond the largest value become that value."""
+        """Nearest code, ties to the even one, saturating: all beyond the largest value become that value."""
         x = np.asarray(x, F32)
         a = np.minimum(np.abs(x.astype(np.float64)), float(self.top))
         above = np.clip(np.searchsorted(self.positive, a), 1, len(self.positive) - 1)
@@ -50,7 +50,7 @@ E5M2 = Format("e5m2", 2, 15, 124)  # S.EEEEE.MM, 0x7C is infinity, top 57344
 
 
 def scales(x: np.ndarray, fmt: Format, per_head: bool) -> np.ndarray:
-    """f32 [tokens, kv_heads] (or [tokens, 1]) by which codes are multiplied: largest magnitude / top, never below 1e-30."""
+    """f32 [tokens, kv_heads] (or [tokens, 1]) that multiplies codes: largest magnitude / top, at least 1e-30."""
     amax = np.abs(x.astype(F32)).max(axis=(2,) if per_head else (1, 2), keepdims=True)[..., 0].reshape(len(x), -1)
     return np.maximum(amax / fmt.top, LEAST_SCALE).astype(F32)
 
@@ -64,9 +64,24 @@ def store(x: np.ndarray, fmt: Format, per_head: bool) -> tuple[np.ndarray, np.nd
 
 def examples() -> None:
     """methods-compressed.md 13.1, and codes that the formats' definition fixes."""
-    pairs = [(1, 0x38, 1), (0.1, 0x1D, 0.1015625), (0.3, 0x2A, 0.3125), (3.3, 0x45, 3.25), (17, 0x58, 16), (19, 0x5A, 20),
-             (2**-9, 0x01, 0.001953125), (2**-10, 0x00, 0), (300, 0x79, 288), (447, 0x7E, 448), (448, 0x7E, 448),
-             (1000, 0x7E, 448), (-0.0625, 0x98, -0.0625), (0.0175, 0x09, 0.017578125), (np.inf, 0x7E, 448), (-0.0, 0x80, 0)]  # fmt: skip
+    pairs = [
+        (1, 0x38, 1),
+        (0.1, 0x1D, 0.1015625),
+        (0.3, 0x2A, 0.3125),
+        (3.3, 0x45, 3.25),
+        (17, 0x58, 16),
+        (19, 0x5A, 20),
+        (2**-9, 0x01, 0.001953125),
+        (2**-10, 0x00, 0),
+        (300, 0x79, 288),
+        (447, 0x7E, 448),
+        (448, 0x7E, 448),
+        (1000, 0x7E, 448),
+        (-0.0625, 0x98, -0.0625),
+        (0.0175, 0x09, 0.017578125),
+        (np.inf, 0x7E, 448),
+        (-0.0, 0x80, 0),
+    ]
     for x, code, value in pairs:
         found = E4M3.encode(np.array([x], F32))
         assert found[0] == code and E4M3.decode(found)[0] == value, (x, found)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""NumPy oracle of KIVI (Liu et al. 2024): keys quantised per channel over 32 tokens, values per token over 32 channels."""
+"""NumPy oracle of KIVI (Liu et al. 2024): keys per channel over 32 tokens, values per token over 32 channels."""
 
 import pathlib
 import sys
@@ -53,8 +53,15 @@ def packed_tokens(tokens: int, residual: int, group: int = 32) -> int:
 
 def examples() -> None:
     """methods-compressed.md 13.2."""
-    k = np.array([[0, -1, 8, 0.5, 0.25, -3, 1, 2], [1, -0.5, 9, 0.5, -0.25, 3, 1.5, 2],
-                  [2, 0, 10, 0.5, 0.75, 0, 0, 2], [3, 0.5, 12, 0.5, -0.75, 1, 0.5, 2]], F32)  # fmt: skip
+    k = np.array(
+        [
+            [0, -1, 8, 0.5, 0.25, -3, 1, 2],
+            [1, -0.5, 9, 0.5, -0.25, 3, 1.5, 2],
+            [2, 0, 10, 0.5, 0.75, 0, 0, 2],
+            [3, 0.5, 12, 0.5, -0.75, 1, 0.5, 2],
+        ],
+        F32,
+    )
     c, s, m = affine(k, 0, 4, F32)
     assert m[0].tolist() == [0, -1, 8, 0.5, -0.75, -3, 0, 2]
     assert np.allclose(s[0], [0.2, 0.1, 0.26666668, 0, 0.1, 0.4, 0.1, 0])
@@ -105,7 +112,7 @@ def examples() -> None:
 
 
 def bank(dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Keys and values [64 tokens, 2 heads, 64 channels] with every trap: no range, tiny and huge ranges, exact ties, -0."""
+    """Keys and values [64 tokens, 2 heads, 64 channels] full of traps: no range, tiny and huge ones, ties, -0."""
     rng = Rng(41)
     k, v = rng.half(64, 2, 64).astype(dtype), rng.half(64, 2, 64).astype(dtype)
     t = np.arange(64)
@@ -127,7 +134,7 @@ def bank(dtype) -> tuple[np.ndarray, np.ndarray]:
 
 
 def encode(k: np.ndarray, v: np.ndarray, bits: int) -> dict[str, np.ndarray]:
-    """All planes of k, v [tokens, heads, dim], tokens a multiple of 32; names and item shapes as the codec declares them."""
+    """All planes of k, v [tokens, heads, dim] (tokens a multiple of 32), named and shaped as the codec declares them."""
     tokens, heads, dim = k.shape
     items = k.reshape(-1, 32, heads, dim).transpose(0, 2, 1, 3)  # [group of tokens, head, 32, dim]
     kc, ks, km = affine(items, 2, bits)
@@ -135,17 +142,27 @@ def encode(k: np.ndarray, v: np.ndarray, bits: int) -> dict[str, np.ndarray]:
     vc, vs, vm = affine(vals, 4, bits)
     whole = lambda x: x.transpose(0, 2, 1, 3).reshape(tokens, heads, dim)  # noqa: E731
     return {
-        "k_codes": pack(kc, bits), "k_min": km[:, :, 0], "k_scale": ks[:, :, 0],
-        "v_codes": pack(vc.reshape(items.shape), bits), "v_min": vm[..., 0], "v_scale": vs[..., 0],
-        "k_values": whole(restore(kc, ks, km)), "v_values": whole(restore(vc, vs, vm).reshape(items.shape)),
-    }  # fmt: skip
+        "k_codes": pack(kc, bits),
+        "k_min": km[:, :, 0],
+        "k_scale": ks[:, :, 0],
+        "v_codes": pack(vc.reshape(items.shape), bits),
+        "v_min": vm[..., 0],
+        "v_scale": vs[..., 0],
+        "k_values": whole(restore(kc, ks, km)),
+        "v_values": whole(restore(vc, vs, vm).reshape(items.shape)),
+    }
 
 
 NOTES = {
-    "k_codes": "[group of 32 tokens, KV head, token, bytes]", "k_min": "[group, KV head, channel]", "k_scale": "[group, KV head, channel]",
-    "v_codes": "[group of 32 tokens, KV head, token, bytes]", "v_min": "[group, KV head, token, 32 channels]", "v_scale": "[group, KV head, token, 32 channels]",
-    "k_values": "code * scale + min [token, KV head, channel]", "v_values": "the same of the values",
-}  # fmt: skip
+    "k_codes": "[group of 32 tokens, KV head, token, bytes]",
+    "k_min": "[group, KV head, channel]",
+    "k_scale": "[group, KV head, channel]",
+    "v_codes": "[group of 32 tokens, KV head, token, bytes]",
+    "v_min": "[group, KV head, token, 32 channels]",
+    "v_scale": "[group, KV head, token, 32 channels]",
+    "k_values": "code * scale + min [token, KV head, channel]",
+    "v_values": "the same of the values",
+}
 
 
 def goldens() -> list[Golden]:
