@@ -4,11 +4,13 @@
     tools/goldens/all.py [--check] [--only numpy|model]
 
 Runs each `*_oracle.py` under src/ (they need NumPy alone), then logits.py where PyTorch and the model are there;
-`--only` asks for one half and then fails if it cannot run. New oracles are found by their name.
+`--only` asks for one half and then fails if it cannot run. New oracles are found by their name. If this Python has no
+NumPy or PyTorch and .venv exists, that one runs.
 """
 
 import argparse
 import importlib.util
+import os
 import pathlib
 import subprocess
 import sys
@@ -35,6 +37,9 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing")
     parser.add_argument("--only", choices=("numpy", "model"))
     args = parser.parse_args()
+    venv = ROOT / ".venv" / "bin" / "python"
+    if missing(("numpy", "torch")) and venv.exists() and pathlib.Path(sys.prefix) != venv.parents[1]:
+        os.execv(venv, [str(venv), *sys.argv])  # the one that requirements.txt was installed in
     results = []
     if args.only != "model":
         if missing(("numpy",)):

@@ -134,7 +134,7 @@ def bank(dtype) -> tuple[np.ndarray, np.ndarray]:
 
 
 def encode(k: np.ndarray, v: np.ndarray, bits: int) -> dict[str, np.ndarray]:
-    """All planes of k, v [tokens, heads, dim] (tokens a multiple of 32), named and shaped as the codec declares them."""
+    """All planes of k, v [tokens, heads, dim] (tokens % 32 == 0), names and shapes as the codec declares them."""
     tokens, heads, dim = k.shape
     items = k.reshape(-1, 32, heads, dim).transpose(0, 2, 1, 3)  # [group of tokens, head, 32, dim]
     kc, ks, km = affine(items, 2, bits)
