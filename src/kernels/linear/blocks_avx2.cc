@@ -1,0 +1,179 @@
+// Products of quantised weights, eight rows at a time: the lanes of a register are rows, so that one row's
+// sum is one lane and its order is the reference's. A block of eight rows is turned once (dword k of each row
+// into register k) and then meets every token: register k times the token's four bytes k, broadcast, and
+// pairs add up in i16 (15 * 127 * 2 * 8 < 2^15, hence Q8_0 goes as two planes of nibbles: w + 128 = 16 high +
+// low).
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "kernels/linear/linear_avx2.h"
+
+namespace se::linear_detail::avx2 {
+namespace {
+
+struct Turned {
+  __m256i q[16];  // [k]: elements 4k..4k+3 of eight rows, low nibbles; [8 + k]: high nibbles (Q8_0 only)
+  __m256 d, m;    // of the rows
+};
+
+inline __m128i load16(const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
+
+// Bytes 0..15 at rows[r] + offset, r < 8, as four registers of dwords: out[k] lane r = dword k of row r.
+inline void turn(const uint8_t* const* rows, int64_t offset, __m256i* out) {
+  __m256i pair[4];
+  for (int r = 0; r < 4; ++r) {
+    const __m256i low = _mm256_castsi128_si256(load16(rows[r] + offset));
+    pair[r] = _mm256_inserti128_si256(low, load16(rows[r + 4] + offset), 1);
+  }
+  const __m256i a = _mm256_unpacklo_epi32(pair[0], pair[1]), b = _mm256_unpackhi_epi32(pair[0], pair[1]);
+  const __m256i c = _mm256_unpacklo_epi32(pair[2], pair[3]), d = _mm256_unpackhi_epi32(pair[2], pair[3]);
+  out[0] = _mm256_unpacklo_epi64(a, c);
+  out[1] = _mm256_unpackhi_epi64(a, c);
+  out[2] = _mm256_unpacklo_epi64(b, d);
+  out[3] = _mm256_unpackhi_epi64(b, d);
+}
+
+inline int dword_at(const uint8_t* p) {
+  int v;
+  std::memcpy(&v, p, 4);
+  return v;
+}
+
+inline short word_at(const uint8_t* p) {
+  short v;
+  std::memcpy(&v, p, 2);
+  return v;
+}
+
+inline __m256 halves(const uint8_t* const* rows, int64_t offset) {
+  const auto at = [&](int r) { return word_at(rows[r] + offset); };
+  return _mm256_cvtph_ps(_mm_setr_epi16(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7)));
+}
+
+inline void split_nibbles(const __m256i* packed, __m256i* low, __m256i* high) {
+  const __m256i mask = _mm256_set1_epi8(15);
+  for (int k = 0; k < 4; ++k) {
+    low[k] = _mm256_and_si256(packed[k], mask);
+    high[k] = _mm256_and_si256(_mm256_srli_epi16(packed[k], 4), mask);
+  }
+}
+
+template <DType kType>
+inline void load_block(const uint8_t* const* rows, int64_t offset, Turned& w) {
+  __m256i packed[4];
+  if constexpr (kType == DType::kQ4_1) {
+    turn(rows, offset + 4, packed);
+    split_nibbles(packed, w.q, w.q + 4);
+    const auto at = [&](int r) { return dword_at(rows[r] + offset); };  // d in the lower, m in the upper half
+    const __m256i dm = _mm256_setr_epi32(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7));
+    const __m256i d = _mm256_and_si256(dm, _mm256_set1_epi32(0xffff)), m = _mm256_srli_epi32(dm, 16);
+    const __m256i ordered = _mm256_permute4x64_epi64(_mm256_packus_epi32(d, m), 0xd8);
+    w.d = _mm256_cvtph_ps(_mm256_castsi256_si128(ordered));
+    w.m = _mm256_cvtph_ps(_mm256_extracti128_si256(ordered, 1));
+  } else if constexpr (kType == DType::kQ4_0) {
+    turn(rows, offset + 2, packed);
+    split_nibbles(packed, w.q, w.q + 4);
+    w.d = halves(rows, offset);
+    w.m = _mm256_mul_ps(_mm256_set1_ps(-8.0f), w.d);
+  } else {
+    for (int half = 0; half < 2; ++half) {
+      turn(rows, offset + 2 + 16 * half, packed);
+      for (int k = 0; k < 4; ++k) packed[k] = _mm256_xor_si256(packed[k], _mm256_set1_epi8(char(0x80)));
+      split_nibbles(packed, w.q + 4 * half, w.q + 8 + 4 * half);
+    }
+    w.d = halves(rows, offset);
+  }
+}
+
+// Sums of eight products of dwords in i16, then pairs in i32: lane r = sum over the block of row r.
+template <int kTokens>
+inline void plane(const __m256i* q, const int8_t* x, __m256i factor, __m256i* out) {
+  const auto dword = [&](int t, int k) {
+    return _mm256_set1_epi32(dword_at(reinterpret_cast<const uint8_t*>(x + t * kBlock + 4 * k)));
+  };
+  __m256i s[kTokens];
+  for (int t = 0; t < kTokens; ++t) s[t] = _mm256_maddubs_epi16(q[0], dword(t, 0));
+  for (int k = 1; k < 8; ++k) {
+    for (int t = 0; t < kTokens; ++t) s[t] = _mm256_add_epi16(s[t], _mm256_maddubs_epi16(q[k], dword(t, k)));
+  }
+  for (int t = 0; t < kTokens; ++t) out[t] = _mm256_madd_epi16(s[t], factor);
+}
+
+template <DType kType, int kTokens>
+inline void accumulate(const Turned& w, const Activations& x, int64_t at, float (*acc)[8]) {
+  __m256i sum[kTokens], high[kTokens];
+  plane<kTokens>(w.q, x.q + at * kBlock, _mm256_set1_epi16(1), sum);
+  if constexpr (kType == DType::kQ8_0)
+    plane<kTokens>(w.q + 8, x.q + at * kBlock, _mm256_set1_epi16(16), high);
+  for (int t = 0; t < kTokens; ++t) {
+    __m256 a = _mm256_load_ps(acc[t]);
+    if constexpr (kType == DType::kQ8_0) {
+      const __m256i offset = _mm256_slli_epi32(_mm256_set1_epi32(x.sum[at + t]), 7);
+      sum[t] = _mm256_sub_epi32(_mm256_add_epi32(sum[t], high[t]), offset);
+    } else {
+      a = _mm256_fmadd_ps(w.m, _mm256_broadcast_ss(x.dsum + at + t), a);
+    }
+    const __m256 scale = _mm256_mul_ps(w.d, _mm256_broadcast_ss(x.d + at + t));
+    _mm256_store_ps(acc[t], _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(sum[t]), a));
+  }
+}
+
+inline __m256i first_lanes(int64_t n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(int(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+// Rows [row, row + n), n <= 8, of tokens [begin, end).
+template <DType kType, int kBytes>
+void eight_rows(const Rows& w,
+                int64_t row,
+                int64_t n,
+                const Activations& x,
+                int64_t begin,
+                int64_t end,
+                const Output& y) {
+  constexpr int kTokens =
+      kType == DType::kQ8_0 ? 4 : 1;  // Q4: the block stays in eight registers; Q8_0: in memory
+  const uint8_t* rows[8];
+  for (int64_t r = 0; r < 8; ++r) {  // missing rows repeat the last, and are not stored
+    rows[r] = static_cast<const uint8_t*>(w.data) + (row + (r < n ? r : n - 1)) * w.stride;
+  }
+  alignas(32) float acc[kMaxTokens][8];
+  for (int64_t t = 0; t < end - begin; ++t) _mm256_store_ps(acc[t], _mm256_setzero_ps());
+  for (int64_t b = 0; b < x.blocks; ++b) {
+    Turned block;
+    load_block<kType>(rows, b * kBytes, block);
+    const int64_t at = b * x.tokens;
+    int64_t t = begin;
+    for (; t + kTokens <= end; t += kTokens) accumulate<kType, kTokens>(block, x, at + t, acc + (t - begin));
+    for (; t < end; ++t) accumulate<kType, 1>(block, x, at + t, acc + (t - begin));
+  }
+  const __m256i mask = first_lanes(n);
+  const __m256 bias = y.bias ? _mm256_maskload_ps(y.bias + row, mask) : _mm256_setzero_ps();
+  for (int64_t t = begin; t < end; ++t) {
+    const __m256 sum = _mm256_load_ps(acc[t - begin]);
+    _mm256_maskstore_ps(y.y + t * y.out + row, mask, y.bias ? _mm256_add_ps(sum, bias) : sum);
+  }
+}
+
+template <DType kType, int kBytes>
+void rows_of(const Rows& w, const Activations& x, int64_t begin, int64_t end, const Output& y) {
+  for (int64_t row = w.begin; row < w.end; row += 8)
+    eight_rows<kType, kBytes>(w, row, w.end - row < 8 ? w.end - row : 8, x, begin, end, y);
+}
+
+}  // namespace
+
+void block_rows(
+    DType dtype, const Rows& w, const Activations& x, int64_t begin, int64_t end, const Output& y) {
+  switch (dtype) {
+    case DType::kQ4_0:
+      return rows_of<DType::kQ4_0, 18>(w, x, begin, end, y);
+    case DType::kQ4_1:
+      return rows_of<DType::kQ4_1, 20>(w, x, begin, end, y);
+    default:
+      return rows_of<DType::kQ8_0, 34>(w, x, begin, end, y);
+  }
+}
+
+}  // namespace se::linear_detail::avx2

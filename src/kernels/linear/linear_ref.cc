@@ -1,0 +1,116 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "base/half.h"
+#include "kernels/linear/linear_routines.h"
+
+namespace se::linear_detail {
+namespace {
+
+void quantise(const float* x, int64_t begin, int64_t end, const Activations& a) {
+  for (int64_t t = begin; t < end; ++t) {
+    for (int64_t b = 0; b < a.blocks; ++b) {
+      const float* v = x + (t * a.blocks + b) * kBlock;
+      uint32_t top = 0;  // the bits of |v| order as its values do, with NaN above all
+      for (int i = 0; i < kBlock; ++i) top = std::max(top, std::bit_cast<uint32_t>(v[i]) & 0x7fffffffu);
+      const float amax = std::bit_cast<float>(top);
+      const bool tiny = amax < kTiny;
+      const float d = tiny ? 0 : amax / 127.0f, inverse = tiny ? 0 : 127.0f / amax;
+      const int64_t at = b * a.tokens + t;
+      int32_t sum = 0;
+      for (int i = 0; i < kBlock; ++i) {
+        const float scaled = v[i] * inverse;
+        const int q = scaled == scaled ? int(std::nearbyint(scaled)) : -128;
+        a.q[at * kBlock + i] = int8_t(q);
+        sum += q;
+      }
+      a.d[at] = d, a.sum[at] = sum, a.dsum[at] = d * float(sum);
+    }
+  }
+}
+
+struct WeightBlock {
+  float d = 0, m = 0;
+  int q[kBlock];
+};
+
+float half_at(const uint8_t* b) {
+  uint16_t h;
+  std::memcpy(&h, b, 2);
+  return f16_to_f32(h);
+}
+
+void nibbles(const uint8_t* b, WeightBlock& w) {
+  for (int i = 0; i < 16; ++i) w.q[i] = b[i] & 15, w.q[16 + i] = b[i] >> 4;
+}
+
+WeightBlock read_block(DType dtype, const uint8_t* b) {
+  WeightBlock w;
+  w.d = half_at(b);
+  switch (dtype) {
+    case DType::kQ4_0:
+      w.m = -8 * w.d;
+      nibbles(b + 2, w);
+      break;
+    case DType::kQ4_1:
+      w.m = half_at(b + 2);
+      nibbles(b + 4, w);
+      break;
+    default:
+      for (int i = 0; i < kBlock; ++i) w.q[i] = int8_t(b[2 + i]);
+  }
+  return w;
+}
+
+void block_rows(
+    DType dtype, const Rows& w, const Activations& x, int64_t begin, int64_t end, const Output& y) {
+  const int64_t bytes = block_bytes(dtype);
+  float acc[kMaxTokens];
+  for (int64_t row = w.begin; row < w.end; ++row) {
+    std::memset(acc, 0, sizeof acc);
+    const uint8_t* p = static_cast<const uint8_t*>(w.data) + row * w.stride;
+    for (int64_t b = 0; b < x.blocks; ++b) {
+      const WeightBlock block = read_block(dtype, p + b * bytes);
+      for (int64_t t = begin; t < end; ++t) {
+        const int64_t at = b * x.tokens + t;
+        int sum = 0;
+        for (int i = 0; i < kBlock; ++i) sum += block.q[i] * x.q[at * kBlock + i];
+        float& a = acc[t - begin];
+        if (dtype != DType::kQ8_0) a = std::fma(block.m, x.dsum[at], a);
+        a = std::fma(block.d * x.d[at], float(sum), a);
+      }
+    }
+    for (int64_t t = begin; t < end; ++t)
+      y.y[t * y.out + row] = y.bias ? acc[t - begin] + y.bias[row] : acc[t - begin];
+  }
+}
+
+void float_rows(const Rows& w, const float* x, int64_t tokens, int64_t in, const Output& y) {
+  for (int64_t row = w.begin; row < w.end; ++row) {
+    const float* p =
+        reinterpret_cast<const float*>(static_cast<const char*>(w.data) + (row - w.begin) * w.stride);
+    for (int64_t t = 0; t < tokens; ++t) {
+      float lanes[16] = {};
+      for (int64_t i = 0; i < in; ++i) lanes[i % 16] = std::fma(p[i], x[t * in + i], lanes[i % 16]);
+      for (int width = 8; width > 0; width /= 2) {
+        for (int l = 0; l < width; ++l) lanes[l] += lanes[l + width];
+      }
+      y.y[t * y.out + row] = y.bias ? lanes[0] + y.bias[row] : lanes[0];
+    }
+  }
+}
+
+}  // namespace
+
+bool has_block_routine(DType dtype) {
+  return dtype == DType::kQ4_0 || dtype == DType::kQ4_1 || dtype == DType::kQ8_0;
+}
+
+const Routines& ref_routines() {
+  static constexpr Routines kRoutines{quantise, block_rows, float_rows};
+  return kRoutines;
+}
+
+}  // namespace se::linear_detail
