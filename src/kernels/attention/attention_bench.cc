@@ -1,0 +1,128 @@
+// Speed of paged attention: decode rows over a long past, prompt chunks, logits of a window. One line a case:
+// bytes of K and V read, multiply-adds (2 FLOP each), median, p10, p90 of the time after warm-up.
+//
+//   attention_bench [threads] [repeats]
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+
+#include "device/cpu/isa.h"
+#include "kernels/attention/attention_testing.h"
+
+namespace se {
+namespace {
+
+using namespace attention_testing;  // NOLINT: shared with the tests
+
+void report(const char* name, double bytes, double flop, int repeats, const std::function<void()>& fn) {
+  std::vector<double> us;
+  for (int i = 0; i < repeats + 3; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    fn();
+    const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
+    if (i >= 3) us.push_back(took.count());
+  }
+  std::sort(us.begin(), us.end());
+  const double median = us[us.size() / 2];
+  std::printf(
+      "%-34s %8.2f MB %8.3f GFLOP  median %9.1f us (p10 %9.1f, p90 %9.1f)  %6.1f GB/s %6.1f GFLOP/s\n",
+      name,
+      bytes / 1e6,
+      flop / 1e9,
+      median,
+      us[us.size() / 10],
+      us[us.size() * 9 / 10],
+      bytes / median / 1e3,
+      flop / median / 1e3);
+}
+
+struct Bench {
+  Stream& stream;
+  int repeats;
+
+  // `rows` rows of `fresh` tokens over `past` ones. coded: through a loader, as codecs do.
+  void attend(
+      const char* name, const Shape& s, int64_t past, int64_t fresh, int rows = 1, bool coded = false) {
+    const Tokens x(s, past + fresh, 1);
+    Scene scene(s);
+    for (int i = 0; i < rows; ++i) scene.add_row(x, past, fresh, 256);
+    scene.build();
+    const double keys = double(rows) * (double(fresh) * double(past) + double(fresh) * double(fresh + 1) / 2);
+    const double bytes =
+        double(rows) * double(past) * s.kv_heads * (s.k_dim + s.v_dim) * block_bytes(s.dtype);
+    report(name, bytes, 2 * keys * s.q_heads * (s.k_dim + s.v_dim), repeats, [&] {
+      if (coded)
+        cpu::attend_tiles(scene.args(), scene.part(), s.k_dim, s.v_dim, s.kv_heads, load_plain, stream);
+      else
+        attend_plain(scene.args(), scene.part(), stream);
+    });
+  }
+
+  void logits(const char* name, const Shape& s, int64_t past, int64_t fresh) {
+    const Tokens x(s, past + fresh, 1);
+    Scene scene(s);
+    scene.add_row(x, past, fresh, 256);
+    scene.build();
+    std::vector<float> z(size_t(fresh * s.q_heads * (past + 16)));
+    scene.args().logits = TensorView::of(z.data(), DType::kF32, {fresh, s.q_heads, past + 16});
+    const double bytes = double(past) * s.kv_heads * s.k_dim * block_bytes(s.dtype) + double(z.size()) * 4;
+    report(name, bytes, 2 * double(fresh) * double(past) * s.q_heads * s.k_dim, repeats, [&] {
+      logits_plain(scene.args(), scene.part(), stream);
+    });
+  }
+};
+
+// What the machine reads in a plain sum: the roof of decode.
+void roof(ThreadPool& pool, int repeats, int64_t bytes, const char* name) {
+  auto memory = Buffer::allocate(bytes);
+  const float* x = reinterpret_cast<const float*>(memory->data());
+  std::fill_n(memory->data(), bytes, char(1));
+  std::vector<float> sums(256);
+  report(name, double(bytes), 0, repeats, [&] {
+    pool.run(64, [&](int64_t item, int) {
+      const int64_t n = bytes / 4 / 64;
+      float s[32] = {};
+      for (int64_t i = item * n; i + 32 <= (item + 1) * n; i += 32) {
+        for (int j = 0; j < 32; ++j) s[j] += x[i + j];
+      }
+      sums[size_t(item)] = s[0] + s[13] + s[31];
+    });
+  });
+}
+
+void run_all(int threads, int repeats) {
+  ThreadPool pool(threads);
+  Stream stream(pool);
+  Bench b{stream, repeats};
+  Shape smol;
+  Shape wide = smol;
+  wide.q_heads = 32, wide.kv_heads = 8, wide.k_dim = wide.v_dim = 128;
+  Shape exact = smol;
+  exact.dtype = DType::kF32;
+  std::printf("threads %d, isa %s\n", threads, cpu::to_string(cpu::isa()));
+  roof(pool, repeats, 6 << 20, "plain sum, 6 MiB");
+  roof(pool, std::max(3, repeats / 10), 256 << 20, "plain sum, 256 MiB");
+  b.attend("decode 8K, 9 of 3 x 64, f16", smol, 8192, 1);
+  b.attend("decode 8K, 9 of 3 x 64, f32", exact, 8192, 1);
+  b.attend("decode 8K, loader, f16", smol, 8192, 1, 1, true);
+  b.attend("decode 256, 9 of 3 x 64, f16", smol, 256, 1);
+  b.attend("decode 8 rows of 2K, f16", smol, 2048, 1, 8);
+  b.attend("decode 8K, 32 of 8 x 128, f16", wide, 8192, 1);
+  b.attend("chunk 512 alone", smol, 0, 512);
+  b.attend("chunk 512 over 1536", smol, 1536, 512);
+  b.attend("chunk 512 over 1536, 32 of 8 x 128", wide, 1536, 512);
+  b.attend("chunk 64 over 8K", smol, 8192, 64);
+  b.logits("logits of 32 over 8K", smol, 8192, 32);
+  b.logits("logits of 1 over 8K", smol, 8192, 1);
+}
+
+}  // namespace
+}  // namespace se
+
+int main(int argc, char** argv) {
+  const int threads = argc > 1 ? std::atoi(argv[1]) : se::available_cores();
+  se::run_all(std::max(1, threads), argc > 2 ? std::max(1, std::atoi(argv[2])) : 100);
+  return 0;
+}

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""Goldens of paged attention, from NumPy in double precision; written from the formulas alone.
+
+    python src/kernels/attention/attention_oracle.py [--check]
+
+writes goldens/CASE_*.npy beside this file (--check: compares with what is there). A case is one row:
+  sizes  i4 [5]  q_heads, kv_heads, unit, split, part: the runs from number `part` on are a second part
+  runs   i4 [runs]  tokens in each run
+  k, v   f2 [tokens, kv_heads, dim]  the past, in the order of the runs
+  k_new, v_new  f2 [fresh, kv_heads, dim]  the present, causal;  q  f4 [fresh, q_heads, dim]
+  out    f4 [fresh, q_heads, dim], lse f4 [fresh, q_heads]  one softmax over past and present
+  part_lse  f4 [2, fresh, q_heads]  log-sum-exp of each part alone, without the present (-inf: empty)
+  logits f4 [fresh, q_heads, cap]  q.k of the past by linear place (run number x unit + place in the run);
+         NaN where no token lies
+"""
+
+import argparse
+import pathlib
+import sys
+
+import numpy as np
+
+OUT = pathlib.Path(__file__).resolve().parent / "goldens"
+CASES = {  # name: q_heads, kv_heads, k_dim, v_dim, unit, split, run lengths, first run of part 2, fresh tokens
+    "group3_d64": (3, 1, 64, 64, 16, 64, [16, 16, 7, 16, 1, 16, 3, 16], 5, 1),
+    "group1_d80": (2, 2, 80, 80, 16, 32, [16, 5, 2, 16, 16], 2, 6),
+    "group3_d128": (3, 1, 128, 128, 8, 64, [8, 8, 1, 8, 3], 3, 9),
+    "group2_k48_v32": (4, 2, 48, 32, 1, 16, [1] * 19, 19, 2),
+}
+
+
+def attend(q, k, v, scale):
+    """One query [d] over keys [n, d]: (out, lse)."""
+    if len(k) == 0:
+        return np.zeros(v.shape[1]), -np.inf
+    s = scale * (k @ q)
+    m = s.max()
+    w = np.exp(s - m)
+    return (w @ v) / w.sum(), m + np.log(w.sum())
+
+
+def make(name, seed):
+    q_heads, kv_heads, kd, vd, unit, split, runs, part, fresh = CASES[name]
+    rng = np.random.default_rng(seed)
+    n = sum(runs)
+    draw = lambda rows, dim: rng.standard_normal((rows, kv_heads, dim)).astype(np.float16)
+    k, v, k_new, v_new = draw(n, kd), draw(n, vd), draw(fresh, kd), draw(fresh, vd)
+    q = (1.5 * rng.standard_normal((fresh, q_heads, kd))).astype(np.float32)
+    place = np.concatenate([e * unit + np.arange(t) for e, t in enumerate(runs)])
+    cut = sum(runs[:part])
+    out = np.zeros((fresh, q_heads, vd))
+    lse = np.zeros((fresh, q_heads))
+    part_lse = np.zeros((2, fresh, q_heads))
+    logits = np.full((fresh, q_heads, len(runs) * unit), np.nan)
+    scale = float(np.float32(1) / np.sqrt(np.float32(kd)))
+    for t in range(fresh):
+        for h in range(q_heads):
+            g = h // (q_heads // kv_heads)
+            x = q[t, h].astype(np.float64)
+            past_k, past_v = k[:, g].astype(np.float64), v[:, g].astype(np.float64)
+            all_k = np.concatenate([past_k, k_new[: t + 1, g].astype(np.float64)])
+            all_v = np.concatenate([past_v, v_new[: t + 1, g].astype(np.float64)])
+            out[t, h], lse[t, h] = attend(x, all_k, all_v, scale)
+            part_lse[0, t, h] = attend(x, past_k[:cut], past_v[:cut], scale)[1]
+            part_lse[1, t, h] = attend(x, past_k[cut:], past_v[cut:], scale)[1]
+            logits[t, h, place] = past_k @ x
+    f4 = lambda a: a.astype("<f4")
+    return {
+        "sizes": np.array([q_heads, kv_heads, unit, split, part], "<i4"), "runs": np.array(runs, "<i4"),
+        "k": k, "v": v, "k_new": k_new, "v_new": v_new, "q": f4(q),
+        "out": f4(out), "lse": f4(lse), "part_lse": f4(part_lse), "logits": f4(logits),
+    }  # fmt: skip
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    OUT.mkdir(exist_ok=True)
+    bad = []
+    for seed, name in enumerate(CASES):
+        for field, value in make(name, seed).items():
+            path = OUT / f"{name}_{field}.npy"
+            if not check:
+                np.save(path, value)
+            elif not np.allclose(np.load(path), value, rtol=1e-6, atol=1e-6, equal_nan=True):
+                bad.append(path.name)
+    if bad:
+        sys.exit(f"goldens differ from the oracle: {', '.join(bad)}; run without --check")
+
+
+if __name__ == "__main__":
+    main()
