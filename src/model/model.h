@@ -1,8 +1,9 @@
-// model/model.h -- a loaded checkpoint that can be run layer by layer. Models know no caches and no sparse methods:
-// they call an AttentionPort with q, k, v as projected.
+// model/model.h -- a loaded checkpoint that can be run layer by layer. Models know no caches and no sparse
+// methods: they call an AttentionPort with q, k, v as projected.
 //
-// A step is  embed -> layer(0) .. layer(n - 1) -> head ; the engine may stop between layers (layer-major prefill).
-// Everything is f32 activations on the CPU; a token's row depends on that token's row alone, except through the port.
+// A step is  embed -> layer(0) .. layer(n - 1) -> head ; the engine may stop between layers (layer-major
+// prefill). Everything is f32 activations on the CPU; a token's row depends on that token's row alone, except
+// through the port.
 #pragma once
 #include <memory>
 #include <span>
@@ -30,16 +31,24 @@ class Model {
  public:
   virtual ~Model() = default;
   virtual const ModelShape& shape() const = 0;
-  // Layers as the KV side sees them. KV dtype: F32 in exact mode, F16 for quantised files, else the checkpoint's.
+  // Layers as the KV side sees them. KV dtype: F32 in exact mode, F16 for quantised files, else the
+  // checkpoint's.
   virtual ModelKv kv(Compute compute) const = 0;
 
   // x f32 [tokens, hidden] out.
   virtual void embed(std::span<const int32_t> ids, const TensorView& x, Stream& stream) const = 0;
   // x f32 [tokens, hidden] in and out: one whole block (attention through the port, then the MLP).
-  virtual void layer(int layer, const TensorView& x, AttentionPort& port, Compute compute, Arena& scratch,
+  virtual void layer(int layer,
+                     const TensorView& x,
+                     AttentionPort& port,
+                     Compute compute,
+                     Arena& scratch,
                      Stream& stream) const = 0;
   // logits f32 [rows, vocab] of x f32 [rows, hidden] (overwritten: final norm in place).
-  virtual void head(const TensorView& x, const TensorView& logits, Compute compute, Arena& scratch,
+  virtual void head(const TensorView& x,
+                    const TensorView& logits,
+                    Compute compute,
+                    Arena& scratch,
                     Stream& stream) const = 0;
 };
 
