@@ -9,19 +9,14 @@ NumPy or PyTorch and .venv exists, that one runs.
 """
 
 import argparse
-import importlib.util
-import os
 import pathlib
 import subprocess
 import sys
 
+from python_env import ROOT, missing, prefer
+
 HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 MODEL = ROOT / "models" / "smollm2.gguf"
-
-
-def missing(modules: tuple[str, ...]) -> list[str]:
-    return [m for m in modules if importlib.util.find_spec(m) is None]
 
 
 def run(script: pathlib.Path, check: bool) -> bool:
@@ -37,17 +32,15 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing")
     parser.add_argument("--only", choices=("numpy", "model"))
     args = parser.parse_args()
-    venv = ROOT / ".venv" / "bin" / "python"
-    if missing(("numpy", "torch")) and venv.exists() and pathlib.Path(sys.prefix) != venv.parents[1]:
-        os.execv(venv, [str(venv), *sys.argv])  # the one that requirements.txt was installed in
+    prefer("numpy", "torch")
     results = []
     if args.only != "model":
-        if missing(("numpy",)):
+        if missing("numpy"):
             print("all: NumPy is missing: apt-get install python3-numpy, or use .venv/bin/python", file=sys.stderr)
             return 1
         results += [run(x, args.check) for x in sorted((ROOT / "src").rglob("*_oracle.py"))]
     if args.only != "numpy":
-        lacks = missing(("torch", "gguf", "tokenizers")) + ([] if MODEL.exists() else [str(MODEL.relative_to(ROOT))])
+        lacks = missing("torch", "gguf", "tokenizers") + ([] if MODEL.exists() else [str(MODEL.relative_to(ROOT))])
         if not lacks:
             results.append(run(HERE / "logits.py", args.check))
         elif args.only == "model":

@@ -48,7 +48,7 @@ def compare_json(report: dict, folder: pathlib.Path) -> bool:
         at = i - 1  # entry i is the distribution that ids[i] was drawn from: the logits of position i - 1
         known = dict(zip(columns.tolist(), column[at])) | dict(zip(top_ids[at].tolist(), top[at]))
         known[ids[i]] = next_logit[at]
-        got = {int(k): float(v) for k, v in rows[i].items()}
+        got = {int(k): np.nan if v is None else float(v) for k, v in rows[i].items()}  # JSON has no NaN
         span = high[at] - low[at]
         for token in top_ids[at].tolist():
             if token in got:

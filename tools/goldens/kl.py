@@ -1,13 +1,19 @@
 #!/usr/bin/env python3
 """Kullback-Leibler divergence between two dumps of logits of the same tokens, in nats. NumPy only.
 
-    tools/goldens/kl.py EXACT.npy OTHER.npy [--bar 0.005]
+    tools/goldens/kl.py EXACT OTHER [--bar 0.005]
 
-Both are .npy f32 [tokens, vocab]. Row by row KL(softmax(EXACT) || softmax(OTHER)); prints the mean and its
-standard error, quantiles, and how often the likeliest token is the same. Exits with 1 if the mean is over the bar.
+Both are .npy f32 [tokens, vocab], or both JSON reports of `run --json --prompt-logprobs 1000`. Row by row
+KL(EXACT || OTHER); prints the mean and its standard error, quantiles, and how often the likeliest token is the same.
+Exits with 1 if the mean is over the bar.
+
+A report names the likeliest tokens only. Those that both name are compared one by one and all others as one event.
+That can only lower a divergence, by what tells the two apart inside the rest: about the mean times the mass of the
+rest, which is printed.
 """
 
 import argparse
+import json
 import pathlib
 import sys
 
@@ -30,6 +36,48 @@ def divergence(exact: np.ndarray, other: np.ndarray, block: int = 64) -> tuple[n
     return np.concatenate(kl), np.concatenate(same)
 
 
+def divergence_of_reports(exact: dict, other: dict) -> tuple[np.ndarray, np.ndarray, float]:
+    """The same from two reports' prompt_logprobs, and the mean probability of the tokens taken as one event."""
+    if exact["prompt_ids"] != other["prompt_ids"]:
+        raise ValueError("the two reports are of different prompts")
+    kl, same, rest = [], [], []
+    for a, b in zip(exact["prompt_logprobs"], other["prompt_logprobs"]):
+        if a is None or b is None:  # the first token has no probability
+            continue
+        both = [t for t in a if t in b]
+        p = np.array([a[t] for t in both], dtype=np.float64)  # a null (no number) becomes NaN, and fails the bar
+        q = np.array([b[t] for t in both], dtype=np.float64)
+        left_p, left_q = (max(1 - np.exp(x).sum(), 1e-9) for x in (p, q))
+        kl.append((np.exp(p) * (p - q)).sum() + left_p * np.log(left_p / left_q))
+        same.append(max(a, key=a.get) == max(b, key=b.get))
+        rest.append(left_p)
+    return np.array(kl), np.array(same), float(np.mean(rest))
+
+
+def load(path: pathlib.Path) -> np.ndarray | dict:
+    return np.load(path, mmap_mode="r") if path.suffix == ".npy" else json.loads(path.read_text())
+
+
+def report(exact: np.ndarray | dict, other: np.ndarray | dict, bar: float) -> bool:
+    """Prints the figures; true if the mean is within the bar."""
+    if isinstance(exact, dict) and isinstance(other, dict):
+        kl, same, rest = divergence_of_reports(exact, other)
+        print(f"probability outside the tokens that both reports name: {rest:.4f}")
+    elif isinstance(exact, dict) or isinstance(other, dict):
+        raise ValueError("one file is a report and the other a dump")
+    elif exact.ndim != 2 or exact.shape != other.shape or not len(exact):
+        raise ValueError(f"found shapes {exact.shape} and {other.shape}, wanted two equal [tokens, vocab]")
+    else:
+        kl, same = divergence(exact, other)
+    error = kl.std() / np.sqrt(len(kl))
+    median, p99 = np.quantile(kl, (0.5, 0.99))
+    print(f"tokens {len(kl)}  mean KL {kl.mean():.6f} +- {error:.6f} nats")
+    print(f"median {median:.6f}  p99 {p99:.6f}  max {kl.max():.6f}  same likeliest token {100 * same.mean():.2f} %")
+    good = bool(kl.mean() <= bar)  # a NaN fails
+    print(f"mean KL <= {bar}: {'ok' if good else 'FAILED'}", flush=True)
+    return good
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("exact", type=pathlib.Path)
@@ -37,21 +85,10 @@ def main() -> int:
     parser.add_argument("--bar", type=float, default=0.005, help="nats, of the mean")
     args = parser.parse_args()
     try:
-        exact, other = (np.load(p, mmap_mode="r") for p in (args.exact, args.other))
-    except (OSError, ValueError) as e:
+        return 0 if report(load(args.exact), load(args.other), args.bar) else 1
+    except (OSError, ValueError, KeyError) as e:
         print(f"kl: {e}", file=sys.stderr)
         return 1
-    if exact.ndim != 2 or exact.shape != other.shape or not len(exact):
-        print(f"kl: found shapes {exact.shape} and {other.shape}, wanted two equal [tokens, vocab]", file=sys.stderr)
-        return 1
-    kl, same = divergence(exact, other)
-    error = kl.std() / np.sqrt(len(kl))
-    median, p99 = np.quantile(kl, (0.5, 0.99))
-    print(f"tokens {len(kl)}  mean KL {kl.mean():.6f} +- {error:.6f} nats")
-    print(f"median {median:.6f}  p99 {p99:.6f}  max {kl.max():.6f}  same likeliest token {100 * same.mean():.2f} %")
-    good = bool(kl.mean() <= args.bar)  # a NaN fails
-    print(f"mean <= {args.bar}: {'ok' if good else 'FAILED'}")
-    return 0 if good else 1
 
 
 if __name__ == "__main__":
