@@ -44,7 +44,7 @@ struct Plane {
     slice = plane.per_sequence ? 0 : layout.slice_bytes(l, c.spec.block);
     bytes = block_bytes(c.spec.dtype);
     for (int64_t n : c.spec.shape) bytes *= n;
-    const size_t head_dim = plane.per_sequence ? 0 : 1;
+    const size_t head_dim = plane.per_sequence ? 1 : 2;
     heads = c.spec.heads ? int(plane.shape[head_dim]) : 1;
   }
   bool exists() const { return plane.rank > 0; }
@@ -52,8 +52,8 @@ struct Plane {
   char* item(int64_t slot, int head) const {
     slot += slice / kPageStep * page;
     char* p = store->arena().base() + plane.offset + slot / page * kPageStep;
-    p += slot % page / component.spec.per * plane.stride[0];
-    return p + (component.spec.heads ? head * plane.stride[1] : 0);
+    p += slot % page / component.spec.per * plane.stride[1];
+    return p + (component.spec.heads ? head * plane.stride[2] : 0);
   }
   char* of_sequence(int64_t id) const { return store->arena().base() + plane.offset + id * kPageStep; }
 };

@@ -94,10 +94,11 @@ Result<Shaped> shape_plane(const KvComponent& c, const LayerKv& layer, int numbe
   it.head_bytes = items * it.item_bytes;
   int d = 0;
   const auto dim = [&](int64_t n, int64_t stride) { p.shape[size_t(d)] = n, p.stride[size_t(d++)] = stride; };
+  dim(kPageIds, kPageStep);
   if (paged) dim(items, it.item_bytes);
   if (s.heads) dim(it.heads, it.head_bytes);
   for (int i = 0; i < item.rank; ++i) dim(shape[size_t(i)], item.stride[size_t(i)]);
-  p.rank = d + 1;
+  p.rank = d;
   out.bytes = it.heads * it.head_bytes;
   return out;
 }

@@ -17,7 +17,8 @@
 
 namespace se {
 
-inline constexpr int64_t kPageStep = 256;  // bytes a page id counts
+inline constexpr int64_t kPageStep = 256;              // bytes a page id counts
+inline constexpr int64_t kPageIds = int64_t{1} << 38;  // more than there can be
 
 struct KvGroup {  // layers that share one page table; formed by the plan, never by a stage
   std::vector<int> layers;
@@ -31,16 +32,16 @@ struct KvComponent {
 };
 
 // Where one component of one layer lies: byte offset from the start of the layer's slice (per sequence: from
-// the start of the sequence's block) and the view's shape and byte strides without the leading [page id]
-// dimension, which has stride kPageStep: shape[0 .. rank - 1) and stride[0 .. rank - 1) are in use.
-//   paged         [item in page, head?, shape...]   shape[0] = page / per; memory runs [head][item][shape]
-//   per sequence  [head?, shape...]
-// A view's data is arena base + offset (paged: the slice's place is in the slots, KvIndex::offset). rank 0:
-// the component does not exist in that layer.
+// the start of the sequence's block) and the shape and byte strides of its view:
+//   paged         [page id, item in page, head?, shape...]   page / per items; memory runs
+//   [head][item][shape] per sequence  [item id, head?, shape...]
+// The first dimension has stride kPageStep and kPageIds entries: any page of any arena. A view's data is
+// arena base + offset (paged: the slice's place in the page is in the slots, KvIndex::offset). rank 0: the
+// component does not exist in that layer.
 struct KvPlane {
   int64_t offset = 0;
   DType dtype = DType::kF32;
-  int rank = 0;  // with the leading dimension
+  int rank = 0;
   std::array<int64_t, TensorView::kMaxRank> shape{}, stride{};
   bool per_sequence = false;
   Block block = Block::kPayload;

@@ -31,12 +31,15 @@ KvComponent component(int owner,
   return c;
 }
 
+// shape, stride: without the page id.
 void expect_plane(const KvPlane& p, int64_t offset, std::vector<int64_t> shape, std::vector<int64_t> stride) {
   EXPECT_EQ(p.offset, offset);
   ASSERT_EQ(p.rank, int(shape.size()) + 1);
+  EXPECT_EQ(p.stride[0], kPageStep);
+  EXPECT_EQ(p.shape[0], kPageIds);
   for (size_t i = 0; i < shape.size(); ++i) {
-    EXPECT_EQ(p.shape[i], shape[i]) << "dimension " << i;
-    EXPECT_EQ(p.stride[i], stride[i]) << "dimension " << i;
+    EXPECT_EQ(p.shape[i + 1], shape[i]) << "dimension " << i + 1;
+    EXPECT_EQ(p.stride[i + 1], stride[i]) << "dimension " << i + 1;
   }
 }
 
