@@ -114,7 +114,7 @@ TEST(Tokenizer, RefusalsNameWhatWasFoundAndWhatIsSupported) {
   spec = small_vocab();
   spec.merges.push_back("q qqq");
   EXPECT_EQ(Tokenizer::create(spec).status().message(),
-            "merge 3000 is 'q qqq', but 'qqq' is not in the vocabulary");
+            "merge 2500 is 'q qqq', but 'qqq' is not in the vocabulary");
   spec = small_vocab();
   spec.merges[5] = "nospace";
   EXPECT_EQ(Tokenizer::create(spec).status().code(), Code::kInvalid);

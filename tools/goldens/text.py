@@ -12,9 +12,11 @@ import json
 import pathlib
 import random
 
+import text_templates
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 OUT = ROOT / "tests/goldens/text"
-MERGES = 3000
+MERGES = 2500
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
 
 
@@ -24,7 +26,8 @@ def read_gguf(path):
 
     fields = GGUFReader(str(path)).fields
     get = lambda key: fields["tokenizer.ggml." + key].contents()
-    return {"pre": get("pre"), "tokens": get("tokens"), "types": get("token_type"), "merges": get("merges")}
+    vocab = {"pre": get("pre"), "tokens": get("tokens"), "types": get("token_type"), "merges": get("merges")}
+    return vocab | {"template": fields["tokenizer.chat_template"].contents()}
 
 
 def small_vocab(full):
@@ -41,7 +44,7 @@ def small_vocab(full):
     for token in ("<|im_start|><think>", "<think>"):
         tokens.append(token)
         types.append(USER_DEFINED)
-    return {"pre": full["pre"], "tokens": tokens, "types": types, "merges": merges}
+    return full | {"tokens": tokens, "types": types, "merges": merges}
 
 
 def build(vocab, pre=None):
@@ -160,6 +163,7 @@ def main():
         write("vocab.json", small_vocab(read_gguf(model)))
     vocab = json.loads((OUT / "vocab.json").read_text())
     write("tokenizer.json", tokenizer_goldens(vocab))
+    write("templates.json", text_templates.goldens(vocab["template"]))
 
 
 if __name__ == "__main__":
