@@ -1,0 +1,136 @@
+#include "sparse/compose.h"
+
+#include <bit>
+
+#include "base/fmt.h"
+#include "base/hash.h"
+#include "sparse/field_visitors.h"
+
+namespace se {
+namespace {
+
+// Of what stages write: rises with every change of the same plan's bytes.
+constexpr int64_t kStateVersion = 1;
+
+const char* name_of(LayerKind kind) {
+  switch (kind) {
+    case LayerKind::kFull:
+      return "full attention";
+    case LayerKind::kWindow:
+      return "sliding window";
+    case LayerKind::kShared:
+      return "shared KV";
+    case LayerKind::kRecurrent:
+      return "recurrent";
+  }
+  return "?";
+}
+
+// What a stage must get right by itself: a bug if it does not.
+void check_specs(const Plan& plan, std::span<const std::string> names) {
+  const CodecSpec& c = plan.store_spec;
+  SE_CHECK(c.grain >= 1 && std::has_single_bit(unsigned(c.grain)), "{}: grain {}", names[1], c.grain);
+  SE_CHECK(c.tail == 0 || c.tail == c.residual + c.grain,
+           "{}: tail {}, residual {}, grain {}",
+           names[1],
+           c.tail,
+           c.residual,
+           c.grain);
+  SE_CHECK(!plan.read || plan.read_spec.source.size() == plan.model.layers.size(),
+           "{}: {} sources for {} layers",
+           names.back(),
+           plan.read_spec.source.size(),
+           plan.model.layers.size());
+}
+
+void add_model(Fingerprint& f, const ModelKv& model) {
+  f.add(to_string(model.dtype)).add(int64_t(model.ranks)).add(int64_t(model.layers.size()));
+  for (const LayerKv& l : model.layers) {
+    f.add(int64_t(l.kind))
+        .add(int64_t(l.q_heads))
+        .add(int64_t(l.kv_heads))
+        .add(int64_t(l.k_dim))
+        .add(int64_t(l.v_dim));
+    f.add(int64_t(std::bit_cast<uint32_t>(l.scale))).add(int64_t(l.window)).add(int64_t(l.donor));
+  }
+}
+
+}  // namespace
+
+Status check_model(const ModelKv& model) {
+  if (model.layers.empty()) return invalid("a model without attention layers");
+  const LayerKv& first = model.layers[0];
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    const LayerKv& l = model.layers[i];
+    if (l.kind != LayerKind::kFull) {
+      return unsupported(format(
+          "layer {} has {}, this version's plans need full attention in all layers", i, name_of(l.kind)));
+    }
+    if (l.q_heads != first.q_heads || l.kv_heads != first.kv_heads || l.k_dim != first.k_dim ||
+        l.v_dim != first.v_dim) {
+      return unsupported(format(
+          "layer {} has {} query and {} KV heads of {} and {} channels, layer 0 has {}, {}, {} and {}: "
+          "this version's plans need layers of one shape",
+          i,
+          l.q_heads,
+          l.kv_heads,
+          l.k_dim,
+          l.v_dim,
+          first.q_heads,
+          first.kv_heads,
+          first.k_dim,
+          first.v_dim));
+    }
+  }
+  return ok();
+}
+
+Status check_composition(const Plan& plan, std::span<const std::string> names) {
+  check_specs(plan, names);
+  for (size_t k = 0; k < plan.keep.size(); ++k) {
+    const KeeperSpec& spec = plan.keep_specs[k];
+    const std::string& keeper = names[size_t(plan.owner(*plan.keep[k]))];
+    if (spec.scope == KeepScope::kAllLayers && !spec.scores.empty()) {
+      return unsupported(format(
+          "{} ranks with the scores of all layers at once, but keepers see the prompt layer by layer in "
+          "this version: wanted a set per layer, or no scores",
+          keeper));
+    }
+    if (!plan.read || spec.scope != KeepScope::kLayer) continue;
+    for (size_t l = 0; l < plan.read_spec.source.size(); ++l) {
+      const int source = plan.read_spec.source[l];
+      if (source < 0 || source == int(l)) continue;
+      return invalid(format(
+          "{} keeps other tokens in each layer, but {} reuses in layer {} what it selected in layer {}: the "
+          "same "
+          "places hold different tokens there; wanted a keeper with one set for all layers (streamingllm)",
+          keeper,
+          names[size_t(plan.owner(*plan.read))],
+          l,
+          source));
+    }
+  }
+  return ok();
+}
+
+void add_fingerprints(Plan& plan, std::span<const std::string> names) {
+  Fingerprint state;
+  state.add(kStateVersion);
+  add_model(state, plan.model);
+  state.add(plan.page).add(plan.chunk).add(int64_t(plan.staging));
+  const auto add = [&](Fingerprint& f, Stage& stage, Affects what) {
+    f.add(names[size_t(plan.owner(stage))]);
+    add_fields(f, stage, what);
+  };
+  for (const auto& keeper : plan.keep) add(state, *keeper, Affects::kState);
+  add(state, *plan.store, Affects::kState);
+  plan.state_id = state.value();
+
+  Fingerprint read = state;
+  for (const auto& keeper : plan.keep) add(read, *keeper, Affects::kReads);
+  add(read, *plan.store, Affects::kReads);
+  if (plan.read) add(read, *plan.read, Affects::kReads);
+  plan.read_id = read.value();
+}
+
+}  // namespace se

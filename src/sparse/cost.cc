@@ -1,0 +1,255 @@
+// What a request costs: its life, played on counts with the arithmetic the driver uses on tables.
+//
+//   no keeper      tokens are appended; a codec with a ring (tail T = residual R + grain G) leaves R .. T - 1
+//   of them in
+//                  it and the rest, in grains, in pages, whatever the cut.
+//   with keepers   the prompt of the turn lies staged in plain pages of one layer; new tables of all groups,
+//   and a copy of
+//                  the sequence's block if there is a ring, stand beside the old ones until all swap at once.
+//                  Decode steps append; where a keeper is due, groups are rewritten one after another; then
+//                  full rings close.
+//
+// Exact: resident bytes of a fresh request; peak bytes too as long as no keeper is due in decode. Else an
+// upper bound, because which leading pages survive whole depends on scores: a pick in decode, or in a later
+// turn, is priced as if it moved every survivor, and a later turn over encoded groups as if the last of them
+// passed the budget by G - 1 tokens.
+#include <algorithm>
+
+#include "base/fmt.h"
+#include "sparse/plan.h"
+
+namespace se {
+namespace {
+
+class Timeline {
+ public:
+  Timeline(const Plan& plan, const SeqView& request, std::span<const std::array<int64_t, 2>> held)
+      : plan_(plan), layout_(*plan.layout), view_(request), rows_(layout_.groups().size()) {
+    SE_CHECK(held.empty() || held.size() == rows_.size(),
+             "{} held counts for {} groups",
+             held.size(),
+             rows_.size());
+    for (size_t g = 0; g < held.size(); ++g) rows_[g].paged = held[g][0], rows_[g].tail = held[g][1];
+    resident_.resize(plan.model.layers.size());
+    view_.resident = resident_;
+    view_.generated = 0;
+    see(live());
+  }
+
+  void prompt(int64_t tokens) {
+    view_.logical += tokens;
+    view_.prompt = view_.logical;  // keepers see where the prompt ends, not where the turn began
+    if (tokens <= 0) return;
+    if (plan_.staging == Staging::kNone) return append(tokens);
+    view_.decode = false, view_.last_chunk = view_.staged = true;
+    const std::array<int64_t, 1> staged = {tokens};
+    int64_t beside = plan_.staging_layout->bytes(staged, staged);
+    if (layout_.tail() > 0) beside += layout_.sequence_bytes();
+    std::vector<Row> next = rows_;
+    for (size_t g = 0; g < rows_.size(); ++g) beside += stage(int(g), tokens, next[g]);
+    const int64_t before = live();
+    rows_ = std::move(next);
+    see(before + beside, live());
+  }
+
+  // `n` decode steps.
+  void decode(int64_t n) {
+    if (n <= 0) return;
+    view_.decode = true, view_.last_chunk = view_.staged = false;
+    if (plan_.keep.empty()) {  // all steps but the last at once
+      append(n - 1);
+      view_.logical += n - 1, view_.generated += n - 1;
+      n = 1;
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      if (i + 1 == n) read();
+      step();
+    }
+  }
+
+  Cost cost() {
+    cost_.resident_bytes = live();
+    double tokens = 0;
+    for (size_t l = 0; l < resident_.size(); ++l)
+      tokens += double(rows_[size_t(layout_.group_of(int(l)))].all());
+    cost_.resident_tokens = tokens / double(resident_.size());
+    return cost_;
+  }
+
+ private:
+  struct Row {                                // one group
+    int64_t paged = 0, tail = 0, excess = 0;  // excess: kept beyond the budget by the last pick
+    int64_t all() const { return paged + tail; }
+  };
+
+  int64_t row_bytes(int group, int64_t paged, int64_t all) const {
+    return layout_.pages(paged) * paged_page(group) +
+           layout_.pages(all) * layout_.page_bytes(group, Block::kState);
+  }
+  int64_t paged_page(int group) const {
+    return layout_.page_bytes(group, Block::kPayload) + layout_.page_bytes(group, Block::kIndex);
+  }
+  int64_t live() const {
+    int64_t sum = layout_.sequence_bytes();
+    for (size_t g = 0; g < rows_.size(); ++g) sum += row_bytes(int(g), rows_[g].paged, rows_[g].all());
+    return sum;
+  }
+  void see(int64_t bytes) { see(bytes, bytes); }
+  void see(int64_t bytes, int64_t after) {  // after: what is left of them when the copies are gone
+    if (bytes <= cost_.peak_bytes) return;
+    cost_.peak_bytes = bytes, cost_.transient_bytes = bytes - after;
+  }
+
+  // How many of `tokens` not yet encoded ones a chunk's write puts into pages.
+  int64_t encoded(int64_t tokens) const {
+    const CodecSpec& c = plan_.store_spec;
+    if (c.tail == 0) return tokens;
+    return tokens < c.residual ? 0 : (tokens - c.residual) / c.grain * c.grain;
+  }
+  void append(int64_t n) {
+    for (Row& row : rows_) {
+      const int64_t close = encoded(row.tail + n);
+      row.paged += close, row.tail += n - close;
+    }
+    see(live());
+  }
+
+  // What the keepers leave of `tokens` (less the last pick's excess) in the group; -1: none of them is due.
+  // All look at the row before any pick, each narrows the list of the one before.
+  int64_t chosen(int group, int64_t tokens) {
+    const std::vector<int>& layers = layout_.groups()[size_t(group)].layers;
+    for (int l : layers) resident_[size_t(l)] = tokens;
+    int64_t left = -1;
+    for (const auto& keeper : plan_.keep) {
+      if (!keeper->due(layers[0], view_)) continue;
+      const int64_t wanted = keeper->resident(layers[0], view_);
+      left = left < 0 ? std::min(tokens, wanted) : std::min(left, wanted);
+    }
+    return left;
+  }
+
+  // The group's row after the prompt; returns the bytes of its new table that the old one does not share.
+  int64_t stage(int group, int64_t tokens, Row& row) {
+    const int64_t old_paged = row.paged, all = row.all() + tokens;
+    const int64_t left = chosen(group, all - row.excess);
+    int64_t kept = all, shared = old_paged / layout_.page();
+    if (left >= 0) {
+      const int64_t slack = old_paged > 0 ? plan_.store_spec.grain - 1 : 0;
+      kept = std::min(all, left + slack), shared = 0;
+      row.excess = kept - left;
+    }
+    row.paged = encoded(kept), row.tail = kept - row.paged;
+    return row_bytes(group, row.paged, kept) - shared * paged_page(group);
+  }
+
+  void step() {
+    ++view_.logical, ++view_.generated;
+    for (Row& row : rows_) ++(layout_.tail() > 0 ? row.tail : row.paged);
+    int64_t now = live();
+    see(now);
+    for (size_t g = 0; g < rows_.size(); ++g) {
+      Row& row = rows_[g];
+      const int64_t left = chosen(int(g), row.all() - row.excess);
+      if (left < 0) continue;
+      const int64_t kept = in_grains(row, left);
+      row.excess = std::max<int64_t>(0, kept - left);
+      if (kept == row.all()) continue;
+      const int64_t before = row_bytes(int(g), row.paged, row.all());
+      row.paged = kept - row.tail;
+      const int64_t after = row_bytes(int(g), row.paged, kept);
+      see(now + after, now - before + after);
+      now += after - before;
+    }
+    if (layout_.tail() == 0) return;
+    for (Row& row : rows_) {
+      if (row.tail < layout_.tail()) continue;
+      row.paged += plan_.store_spec.grain, row.tail -= plan_.store_spec.grain;
+    }
+    see(live());
+  }
+
+  // A pick in decode leaves whole groups and the tail (keep_best).
+  int64_t in_grains(const Row& row, int64_t left) const {
+    const int64_t grain = plan_.store_spec.grain, paged = std::max<int64_t>(0, left - row.tail);
+    return std::min(row.all(), row.tail + (paged + grain - 1) / grain * grain);
+  }
+
+  // What the next decode step reads of the rows as they are, at most.
+  void read() {
+    double tokens = 0;
+    for (size_t l = 0; l < resident_.size(); ++l) {
+      const Row& row = rows_[size_t(layout_.group_of(int(l)))];
+      int64_t paged = row.paged;
+      if (plan_.read && plan_.read_spec.source[l] >= 0) {
+        paged = std::min(paged, plan_.read->read_tokens(row.paged));
+        if (paged < row.paged && plan_.read_spec.source[l] == int(l)) {
+          cost_.read_bytes += item_bytes(plan_.read_spec.components, int(l), Block::kIndex, row.paged);
+          if (plan_.read_spec.components.empty()) cost_.read_bytes += bounds_bytes(int(l), row.paged - paged);
+        }
+      }
+      cost_.read_bytes += item_bytes(plan_.store_spec.components, int(l), Block::kPayload, paged);
+      if (layout_.tail() > 0) cost_.read_bytes += ring_bytes(int(l)) * row.tail / layout_.tail();
+      tokens += double(paged + row.tail);
+    }
+    cost_.read_tokens = tokens / double(resident_.size());
+  }
+
+  // Bytes of one item; 0: not in this layer, or of another block.
+  int64_t one_item(const ComponentSpec& c, int layer, Block block) const {
+    const bool here =
+        c.layers.empty() || std::find(c.layers.begin(), c.layers.end(), layer) != c.layers.end();
+    if (c.block != block || !here) return 0;
+    int64_t elements = c.heads ? plan_.model.layers[size_t(layer)].kv_heads : 1;
+    for (size_t i = 0; i < c.shape.size(); ++i) {
+      elements *= i + 1 == c.shape.size() && !c.last.empty() ? c.last[size_t(layer)] : c.shape[i];
+    }
+    return bytes_of(c.dtype, elements);
+  }
+  int64_t item_bytes(const std::vector<ComponentSpec>& components,
+                     int layer,
+                     Block block,
+                     int64_t tokens) const {
+    int64_t sum = 0;
+    for (const ComponentSpec& c : components) {
+      if (c.per != kPerSequence) sum += one_item(c, layer, block) * ((tokens + c.per - 1) / c.per);
+    }
+    return sum;
+  }
+  // The codec's bounds (KeyBounds: a k_dim vector in each item of bounds_per tokens) of units that are
+  // scored, not read.
+  int64_t bounds_bytes(int layer, int64_t tokens) const {
+    std::vector<ComponentSpec> bounds;
+    for (const ComponentSpec& c : plan_.store_spec.components) {
+      const int64_t last = c.last.empty() || c.shape.empty() ? 0 : c.last[size_t(layer)];
+      const int64_t dim = c.shape.size() != 1 ? 0 : last > 0 ? last : c.shape[0];
+      if (c.per == plan_.store_spec.bounds_per && dim == plan_.model.layers[size_t(layer)].k_dim)
+        bounds.push_back(c);
+    }
+    return item_bytes(bounds, layer, Block::kPayload, tokens);
+  }
+  int64_t ring_bytes(int layer) const {
+    int64_t sum = 0;
+    for (const ComponentSpec& c : plan_.store_spec.components) {
+      if (c.per == kPerSequence) sum += one_item(c, layer, Block::kPayload);
+    }
+    return sum;
+  }
+
+  const Plan& plan_;
+  const KvLayout& layout_;
+  SeqView view_;
+  std::vector<Row> rows_;          // by group
+  std::vector<int64_t> resident_;  // by layer, what view_ shows
+  Cost cost_;
+};
+
+}  // namespace
+
+Cost Plan::cost(const SeqView& request, std::span<const std::array<int64_t, 2>> held) const {
+  Timeline timeline(*this, request, held);
+  timeline.prompt(request.prompt);
+  timeline.decode(request.max_new - 1);  // the last token generated is never forwarded
+  return timeline.cost();
+}
+
+}  // namespace se
