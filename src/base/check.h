@@ -26,6 +26,6 @@ namespace se::detail {
 inline std::string check_text() { return {}; }
 template <typename... Args>
 std::string check_text(fmt::format_string<Args...> f, Args&&... args) {
-  return fmt::format(f, std::forward<Args>(args)...);
+  return ::se::format(f, std::forward<Args>(args)...);
 }
 }  // namespace se::detail
