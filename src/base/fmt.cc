@@ -5,6 +5,6 @@
 
 namespace se {
 
-std::string vformat(fmt::string_view format, fmt::format_args args) { return fmt::vformat(format, args); }
+std::string format_text(fmt::string_view text, fmt::format_args args) { return fmt::vformat(text, args); }
 
 }  // namespace se

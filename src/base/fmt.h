@@ -7,11 +7,11 @@
 
 namespace se {
 
-std::string vformat(fmt::string_view format, fmt::format_args args);
+std::string format_text(fmt::string_view text, fmt::format_args args);
 
 template <typename... Args>
 std::string format(fmt::format_string<Args...> text, Args&&... args) {
-  return vformat(text, fmt::make_format_args(args...));
+  return ::se::format_text(text, fmt::make_format_args(args...));
 }
 
 }  // namespace se
