@@ -279,6 +279,7 @@ void Driver::Impl::index_units(PlanSequence& seq) {
   const int64_t unit = plan.read_spec.index_unit, page = plan.page;
   std::unique_ptr<Alone> alone;
   for (int g = 0; g < int(kv.layout().groups().size()); ++g) {
+    if (kv.layout().page_bytes(g, Block::kIndex) == 0) continue;  // of layers that read all
     KvTable& t = kv.table(g);
     std::vector<int64_t> payload, index, start;
     for (size_t e = 0; e < t.payload.size(); ++e) {
@@ -322,8 +323,8 @@ void Driver::Impl::index_units(PlanSequence& seq) {
             i.unit = int(unit), i.page = int(page), i.cap = 1;
           };
       std::vector<int64_t> index_offset(offset.size());
-      fill(u.payload, payload, offset, Block::kPayload);
-      fill(u.index, index, index_offset, Block::kIndex);
+      point(u.payload, payload, offset, Block::kPayload);
+      point(u.index, index, index_offset, Block::kIndex);
       plan.read->index(l, u, s);
     }
   }
