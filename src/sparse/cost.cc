@@ -1,18 +1,15 @@
 // What a request costs: its life, played on counts with the arithmetic the driver uses on tables.
 //
-//   no keeper      tokens are appended; a codec with a ring (tail T = residual R + grain G) leaves R .. T - 1
-//   of them in
-//                  it and the rest, in grains, in pages, whatever the cut.
-//   with keepers   the prompt of the turn lies staged in plain pages of one layer; new tables of all groups,
-//   and a copy of
-//                  the sequence's block if there is a ring, stand beside the old ones until all swap at once.
-//                  Decode steps append; where a keeper is due, groups are rewritten one after another; then
-//                  full rings close.
+// No keeper: tokens are appended; a codec with a ring (tail T = residual R + grain G) leaves R .. T - 1 of
+// them in it and the rest, in grains, in pages, whatever the cut. With keepers: the turn's prompt lies staged
+// in plain pages of one layer; new tables of all groups, and a copy of the sequence's block if there is a
+// ring, stand beside the old ones until all swap at once. Decode steps append; where a keeper is due, groups
+// are rewritten one after another; then full rings close.
 //
-// Exact: resident bytes of a fresh request; peak bytes too as long as no keeper is due in decode. Else an
-// upper bound, because which leading pages survive whole depends on scores: a pick in decode, or in a later
-// turn, is priced as if it moved every survivor, and a later turn over encoded groups as if the last of them
-// passed the budget by G - 1 tokens.
+// Exact: resident bytes of a first turn, and its peak as long as no keeper is due in decode. Else an upper
+// bound, since which leading pages survive whole depends on scores: a pick over paged tokens is priced as if
+// it moved every survivor, and in a later turn, where groups and single tokens mix, as if it kept the most
+// that a budget allows.
 #include <algorithm>
 
 #include "base/fmt.h"
@@ -20,6 +17,25 @@
 
 namespace se {
 namespace {
+
+// First and last tokens that a keeper always keeps: `sink` and `recent` mean the same in every stage. A
+// keeper without `recent` keeps as many of the last ones as its budget has room for.
+struct Ends final : FieldVisitor {
+  int64_t sink = 0, recent = -1;
+  void operator()(const Field& f, int64_t& v) override {
+    if (std::string_view(f.name) == "sink") sink = v;
+    if (std::string_view(f.name) == "recent") recent = v;
+  }
+  void operator()(const Field&, double&) override {}
+  void operator()(const Field&, bool&) override {}
+  void operator()(const Field&, TokenBudget&) override {}
+  void operator()(const Field&, std::string&) override {}
+  void choice(const Field&, int&, std::span<const char* const>) override {}
+};
+
+int64_t whole(int64_t tokens, int64_t grain) {
+  return (std::max<int64_t>(0, tokens) + grain - 1) / grain * grain;
+}
 
 class Timeline {
  public:
@@ -33,6 +49,7 @@ class Timeline {
     resident_.resize(plan.model.layers.size());
     view_.resident = resident_;
     view_.generated = 0;
+    for (const auto& keeper : plan.keep) keeper->visit(ends_.emplace_back());
     see(live());
   }
 
@@ -114,32 +131,42 @@ class Timeline {
     see(live());
   }
 
-  // What the keepers leave of `tokens` (less the last pick's excess) in the group; -1: none of them is due.
-  // All look at the row before any pick, each narrows the list of the one before.
-  int64_t chosen(int group, int64_t tokens) {
+  struct Choice {
+    bool due = false;
+    int64_t left = 0, kept = 0;  // tokens the keepers ask for; what stays, the grain's excess included
+  };
+  // What stays of a group's row of `all` tokens. All keepers look at the row before any pick, less the last
+  // pick's excess; each narrows the list of the one before.
+  Choice choose(int group, const Row& row, int64_t all) {
     const std::vector<int>& layers = layout_.groups()[size_t(group)].layers;
-    for (int l : layers) resident_[size_t(l)] = tokens;
-    int64_t left = -1;
-    for (const auto& keeper : plan_.keep) {
-      if (!keeper->due(layers[0], view_)) continue;
-      const int64_t wanted = keeper->resident(layers[0], view_);
-      left = left < 0 ? std::min(tokens, wanted) : std::min(left, wanted);
+    Choice c{false, all - row.excess, all};
+    for (int l : layers) resident_[size_t(l)] = c.left;
+    for (size_t k = 0; k < plan_.keep.size(); ++k) {
+      if (!plan_.keep[k]->due(layers[0], view_)) continue;
+      const int64_t wanted = plan_.keep[k]->resident(layers[0], view_);
+      c.due = true;
+      c.left = std::min(c.left, wanted);
+      c.kept = std::min(c.kept, in_grains(row, wanted, ends_[k]));
     }
-    return left;
+    return c;
+  }
+  // What keep_best makes of a budget: the tail and single tokens exactly, encoded ones in whole groups.
+  int64_t in_grains(const Row& row, int64_t budget, const Ends& ends) const {
+    const int64_t grain = plan_.store_spec.grain, recent = ends.recent < 0 ? budget - ends.sink : ends.recent;
+    const int64_t sink = whole(ends.sink, grain);
+    if (row.paged == 0) return std::max(budget, row.tail);
+    if (view_.decode)
+      return row.tail + std::max(whole(budget - row.tail, grain), sink + whole(recent - row.tail, grain));
+    return std::max(budget, sink + recent) + grain - 1;  // staged: groups and single tokens mix
   }
 
   // The group's row after the prompt; returns the bytes of its new table that the old one does not share.
   int64_t stage(int group, int64_t tokens, Row& row) {
-    const int64_t old_paged = row.paged, all = row.all() + tokens;
-    const int64_t left = chosen(group, all - row.excess);
-    int64_t kept = all, shared = old_paged / layout_.page();
-    if (left >= 0) {
-      const int64_t slack = old_paged > 0 ? plan_.store_spec.grain - 1 : 0;
-      kept = std::min(all, left + slack), shared = 0;
-      row.excess = kept - left;
-    }
-    row.paged = encoded(kept), row.tail = kept - row.paged;
-    return row_bytes(group, row.paged, kept) - shared * paged_page(group);
+    const Choice c = choose(group, row, row.all() + tokens);
+    const int64_t shared = c.due ? 0 : row.paged / layout_.page();
+    if (c.due) row.excess = std::max<int64_t>(0, c.kept - c.left);
+    row.paged = encoded(c.kept), row.tail = c.kept - row.paged;
+    return row_bytes(group, row.paged, c.kept) - shared * paged_page(group);
   }
 
   void step() {
@@ -149,14 +176,13 @@ class Timeline {
     see(now);
     for (size_t g = 0; g < rows_.size(); ++g) {
       Row& row = rows_[g];
-      const int64_t left = chosen(int(g), row.all() - row.excess);
-      if (left < 0) continue;
-      const int64_t kept = in_grains(row, left);
-      row.excess = std::max<int64_t>(0, kept - left);
-      if (kept == row.all()) continue;
+      const Choice c = choose(int(g), row, row.all());
+      if (!c.due) continue;
+      row.excess = std::max<int64_t>(0, c.kept - c.left);
+      if (c.kept == row.all()) continue;
       const int64_t before = row_bytes(int(g), row.paged, row.all());
-      row.paged = kept - row.tail;
-      const int64_t after = row_bytes(int(g), row.paged, kept);
+      row.paged = c.kept - row.tail;
+      const int64_t after = row_bytes(int(g), row.paged, c.kept);
       see(now + after, now - before + after);
       now += after - before;
     }
@@ -166,12 +192,6 @@ class Timeline {
       row.paged += plan_.store_spec.grain, row.tail -= plan_.store_spec.grain;
     }
     see(live());
-  }
-
-  // A pick in decode leaves whole groups and the tail (keep_best).
-  int64_t in_grains(const Row& row, int64_t left) const {
-    const int64_t grain = plan_.store_spec.grain, paged = std::max<int64_t>(0, left - row.tail);
-    return std::min(row.all(), row.tail + (paged + grain - 1) / grain * grain);
   }
 
   // What the next decode step reads of the rows as they are, at most.
@@ -240,6 +260,7 @@ class Timeline {
   SeqView view_;
   std::vector<Row> rows_;          // by group
   std::vector<int64_t> resident_;  // by layer, what view_ shows
+  std::vector<Ends> ends_;         // by keeper
   Cost cost_;
 };
 
