@@ -312,7 +312,7 @@ void Driver::Impl::index_units(PlanSequence& seq) {
       Units u;
       u.n = n;
       u.row = TensorView::of(rows.data(), DType::kI32, {n});
-      const auto fill =
+      const auto point =
           [&](KvIndex& i, std::vector<int64_t>& runs, std::vector<int64_t>& offsets, Block block) {
             std::fill(offsets.begin(), offsets.end(), *alone->tables.offsets(l, block).at<int64_t>(0));
             i.runs = TensorView::of(runs.data(), DType::kI64, {n}),
