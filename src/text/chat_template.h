@@ -27,10 +27,10 @@ struct ChatMessage {
 
 struct RenderOptions {
   bool add_generation_prompt = true;
-  std::string bos_token, eos_token;  // as text
-  std::string tools_json;            // array of tool definitions; empty = none
-  std::string variables_json;        // object with further variables, e.g. {"enable_thinking": false}
-  int64_t now = -1;                  // seconds since 1970 for strftime_now; -1 = the clock
+  std::string bos_token = "", eos_token = "";  // as text
+  std::string tools_json = "";                 // array of tool definitions; empty = none
+  std::string variables_json = "";  // object with further variables, e.g. {"enable_thinking": false}
+  int64_t now = -1;                 // seconds since 1970 for strftime_now; -1 = the clock
 };
 
 struct RenderedChat {
@@ -40,7 +40,7 @@ struct RenderedChat {
 
 struct TemplateLimits {
   int64_t output_bytes = int64_t(64) << 20;  // of the text and of every string on the way
-  int64_t steps = 10'000'000;                // statements, expressions, items, 256 bytes of text
+  int64_t steps = 4'000'000;                 // statements, expressions, items, 256 bytes of text
   int depth = 400;                           // nested evaluations
 };
 

@@ -12,7 +12,7 @@ namespace se::text::jinja {
 
 struct Limits {
   int64_t output_bytes = int64_t(64) << 20;  // of the result and of every string on the way
-  int64_t steps = 10'000'000;                // statements, expressions, items, 256 bytes of text
+  int64_t steps = 4'000'000;                 // statements, expressions, items, 256 bytes of text
   int depth = 400;                           // nested evaluations, macro calls included
 };
 

@@ -52,7 +52,8 @@ std::vector<Value> rsplit_spaces(const Marked& text, int64_t most) {
     end -= parts[parts.size() - 1 - size_t(n)].text()->text.size();
     end = strip_end(s.substr(0, end));
   }
-  std::vector<Value> out = {Value(text.part(0, end))};
+  std::vector<Value> out;
+  out.emplace_back(text.part(0, end));
   out.insert(out.end(), parts.end() - most, parts.end());
   return out;
 }
