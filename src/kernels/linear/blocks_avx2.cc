@@ -59,10 +59,10 @@ inline void split_nibbles(const __m256i* packed, __m256i* low, __m256i* high) {
   }
 }
 
-template <DType kType>
+template <BlockType kType>
 inline void load_block(const uint8_t* const* rows, int64_t offset, Turned& w) {
   __m256i packed[4];
-  if constexpr (kType == DType::kQ4_1) {
+  if constexpr (kType == BlockType::kQ4_1) {
     turn(rows, offset + 4, packed);
     split_nibbles(packed, w.q, w.q + 4);
     const auto at = [&](int r) { return dword_at(rows[r] + offset); };  // d in the lower, m in the upper half
@@ -71,7 +71,7 @@ inline void load_block(const uint8_t* const* rows, int64_t offset, Turned& w) {
     const __m256i ordered = _mm256_permute4x64_epi64(_mm256_packus_epi32(d, m), 0xd8);
     w.d = _mm256_cvtph_ps(_mm256_castsi256_si128(ordered));
     w.m = _mm256_cvtph_ps(_mm256_extracti128_si256(ordered, 1));
-  } else if constexpr (kType == DType::kQ4_0) {
+  } else if constexpr (kType == BlockType::kQ4_0) {
     turn(rows, offset + 2, packed);
     split_nibbles(packed, w.q, w.q + 4);
     w.d = halves(rows, offset);
@@ -86,36 +86,50 @@ inline void load_block(const uint8_t* const* rows, int64_t offset, Turned& w) {
   }
 }
 
-// Sums of eight products of dwords in i16, then pairs in i32: lane r = sum over the block of row r.
-template <int kTokens>
-inline void plane(const __m256i* q, const int8_t* x, __m256i factor, __m256i* out) {
-  const auto dword = [&](int t, int k) {
-    return _mm256_set1_epi32(dword_at(reinterpret_cast<const uint8_t*>(x + t * kBlock + 4 * k)));
-  };
-  __m256i s[kTokens];
-  for (int t = 0; t < kTokens; ++t) s[t] = _mm256_maddubs_epi16(q[0], dword(t, 0));
-  for (int k = 1; k < 8; ++k) {
-    for (int t = 0; t < kTokens; ++t) s[t] = _mm256_add_epi16(s[t], _mm256_maddubs_epi16(q[k], dword(t, k)));
-  }
-  for (int t = 0; t < kTokens; ++t) out[t] = _mm256_madd_epi16(s[t], factor);
+inline __m256i four_bytes(const int8_t* x) {
+  return _mm256_set1_epi32(dword_at(reinterpret_cast<const uint8_t*>(x)));
 }
 
-template <DType kType, int kTokens>
-inline void accumulate(const Turned& w, const Activations& x, int64_t at, float (*acc)[8]) {
-  __m256i sum[kTokens], high[kTokens];
-  plane<kTokens>(w.q, x.q + at * kBlock, _mm256_set1_epi16(1), sum);
-  if constexpr (kType == DType::kQ8_0)
-    plane<kTokens>(w.q + 8, x.q + at * kBlock, _mm256_set1_epi16(16), high);
-  for (int t = 0; t < kTokens; ++t) {
-    __m256 a = _mm256_load_ps(acc[t]);
-    if constexpr (kType == DType::kQ8_0) {
-      const __m256i offset = _mm256_slli_epi32(_mm256_set1_epi32(x.sum[at + t]), 7);
-      sum[t] = _mm256_sub_epi32(_mm256_add_epi32(sum[t], high[t]), offset);
-    } else {
-      a = _mm256_fmadd_ps(w.m, _mm256_broadcast_ss(x.dsum + at + t), a);
+// The last steps of a block: acc += m_w d_x sum q_x, then acc += d_w d_x sum q_w q_x.
+template <BlockType kType>
+inline void finish(const Turned& w, const Activations& x, int64_t at, __m256i sum, float* acc) {
+  __m256 a = _mm256_load_ps(acc);
+  if constexpr (kType == BlockType::kQ8_0) {
+    sum = _mm256_sub_epi32(sum, _mm256_slli_epi32(_mm256_set1_epi32(x.sum[at]), 7));
+  } else {
+    a = _mm256_fmadd_ps(w.m, _mm256_broadcast_ss(x.dsum + at), a);
+  }
+  const __m256 scale = _mm256_mul_ps(w.d, _mm256_broadcast_ss(x.d + at));
+  _mm256_store_ps(acc, _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(sum), a));
+}
+
+// One plane: the block stays in eight registers and meets one token at a time.
+template <BlockType kType>
+inline void one_plane(const Turned& w, const Activations& x, int64_t at, float* acc) {
+  const int8_t* q = x.q + at * kBlock;
+  __m256i s = _mm256_maddubs_epi16(w.q[0], four_bytes(q));
+  for (int k = 1; k < 8; ++k) s = _mm256_add_epi16(s, _mm256_maddubs_epi16(w.q[k], four_bytes(q + 4 * k)));
+  finish<kType>(w, x, at, _mm256_madd_epi16(s, _mm256_set1_epi16(1)), acc);
+}
+
+// Two planes: the block stays in memory, and its loads and those of the tokens are shared.
+template <int kTokens>
+inline void two_planes(const Turned& w, const Activations& x, int64_t at, float (*acc)[8]) {
+  const int8_t* q = x.q + at * kBlock;
+  __m256i low[kTokens], high[kTokens];
+  for (int t = 0; t < kTokens; ++t) low[t] = high[t] = _mm256_setzero_si256();
+#pragma GCC unroll 1  // unrolled, the sums are reordered and leave the registers
+  for (int k = 0; k < 8; ++k) {
+    for (int t = 0; t < kTokens; ++t) {
+      const __m256i four = four_bytes(q + t * kBlock + 4 * k);
+      low[t] = _mm256_add_epi16(low[t], _mm256_maddubs_epi16(w.q[k], four));
+      high[t] = _mm256_add_epi16(high[t], _mm256_maddubs_epi16(w.q[8 + k], four));
     }
-    const __m256 scale = _mm256_mul_ps(w.d, _mm256_broadcast_ss(x.d + at + t));
-    _mm256_store_ps(acc[t], _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(sum[t]), a));
+  }
+  for (int t = 0; t < kTokens; ++t) {
+    const __m256i sum = _mm256_add_epi32(_mm256_madd_epi16(low[t], _mm256_set1_epi16(1)),
+                                         _mm256_madd_epi16(high[t], _mm256_set1_epi16(16)));
+    finish<BlockType::kQ8_0>(w, x, at + t, sum, acc[t]);
   }
 }
 
@@ -124,7 +138,7 @@ inline __m256i first_lanes(int64_t n) {
 }
 
 // Rows [row, row + n), n <= 8, of tokens [begin, end).
-template <DType kType, int kBytes>
+template <BlockType kType, int kBytes>
 void eight_rows(const Rows& w,
                 int64_t row,
                 int64_t n,
@@ -132,21 +146,26 @@ void eight_rows(const Rows& w,
                 int64_t begin,
                 int64_t end,
                 const Output& y) {
-  constexpr int kTokens =
-      kType == DType::kQ8_0 ? 4 : 1;  // Q4: the block stays in eight registers; Q8_0: in memory
   const uint8_t* rows[8];
-  for (int64_t r = 0; r < 8; ++r) {  // missing rows repeat the last, and are not stored
+  for (int64_t r = 0; r < 8; ++r)  // missing rows repeat the last, and are not stored
     rows[r] = static_cast<const uint8_t*>(w.data) + (row + (r < n ? r : n - 1)) * w.stride;
-  }
+  const int64_t next = row + 8 < w.end ? 8 * w.stride : 0;
   alignas(32) float acc[kMaxTokens][8];
   for (int64_t t = 0; t < end - begin; ++t) _mm256_store_ps(acc[t], _mm256_setzero_ps());
   for (int64_t b = 0; b < x.blocks; ++b) {
+    // Eight short rows are more streams than the hardware follows: ask for the same place in the next eight.
+    for (int r = 0; r < 8; ++r)
+      _mm_prefetch(reinterpret_cast<const char*>(rows[r] + next + b * kBytes), _MM_HINT_T0);
     Turned block;
     load_block<kType>(rows, b * kBytes, block);
     const int64_t at = b * x.tokens;
     int64_t t = begin;
-    for (; t + kTokens <= end; t += kTokens) accumulate<kType, kTokens>(block, x, at + t, acc + (t - begin));
-    for (; t < end; ++t) accumulate<kType, 1>(block, x, at + t, acc + (t - begin));
+    if constexpr (kType == BlockType::kQ8_0) {
+      for (; t + 4 <= end; t += 4) two_planes<4>(block, x, at + t, acc + (t - begin));
+      for (; t < end; ++t) two_planes<1>(block, x, at + t, acc + (t - begin));
+    } else {
+      for (; t < end; ++t) one_plane<kType>(block, x, at + t, acc[t - begin]);
+    }
   }
   const __m256i mask = first_lanes(n);
   const __m256 bias = y.bias ? _mm256_maskload_ps(y.bias + row, mask) : _mm256_setzero_ps();
@@ -156,7 +175,7 @@ void eight_rows(const Rows& w,
   }
 }
 
-template <DType kType, int kBytes>
+template <BlockType kType, int kBytes>
 void rows_of(const Rows& w, const Activations& x, int64_t begin, int64_t end, const Output& y) {
   for (int64_t row = w.begin; row < w.end; row += 8)
     eight_rows<kType, kBytes>(w, row, w.end - row < 8 ? w.end - row : 8, x, begin, end, y);
@@ -165,14 +184,14 @@ void rows_of(const Rows& w, const Activations& x, int64_t begin, int64_t end, co
 }  // namespace
 
 void block_rows(
-    DType dtype, const Rows& w, const Activations& x, int64_t begin, int64_t end, const Output& y) {
-  switch (dtype) {
-    case DType::kQ4_0:
-      return rows_of<DType::kQ4_0, 18>(w, x, begin, end, y);
-    case DType::kQ4_1:
-      return rows_of<DType::kQ4_1, 20>(w, x, begin, end, y);
+    BlockType type, const Rows& w, const Activations& x, int64_t begin, int64_t end, const Output& y) {
+  switch (type) {
+    case BlockType::kQ4_0:
+      return rows_of<BlockType::kQ4_0, 18>(w, x, begin, end, y);
+    case BlockType::kQ4_1:
+      return rows_of<BlockType::kQ4_1, 20>(w, x, begin, end, y);
     default:
-      return rows_of<DType::kQ8_0, 34>(w, x, begin, end, y);
+      return rows_of<BlockType::kQ8_0, 34>(w, x, begin, end, y);
   }
 }
 

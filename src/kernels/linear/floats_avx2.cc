@@ -29,7 +29,8 @@ inline void step(
   __m256 a[kRows];
   for (int r = 0; r < kRows; ++r) a[r] = load(w[r] + i + 8 * half);
   for (int t = 0; t < kTokens; ++t) {
-    const __m256 b = load(x[t] + i + 8 * half);
+    __m256 b = load(x[t] + i + 8 * half);
+    asm("" : "+x"(b));  // one load for all rows: left alone, the compiler folds it into each product
     for (int r = 0; r < kRows; ++r) s.lane[r][t][half] = _mm256_fmadd_ps(a[r], b, s.lane[r][t][half]);
   }
 }

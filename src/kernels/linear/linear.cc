@@ -1,6 +1,7 @@
 #include "kernels/linear/linear.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "device/cpu/isa.h"
 #include "device/cpu/thread_pool.h"
@@ -11,6 +12,7 @@ namespace se {
 namespace {
 
 using linear_detail::Activations;
+using linear_detail::BlockType;
 using linear_detail::kBlock;
 using linear_detail::kMaxTokens;
 using linear_detail::Output;
@@ -19,6 +21,20 @@ using linear_detail::Rows;
 
 const Routines& routines() {
   return cpu::isa() >= cpu::Isa::kAvx2 ? linear_detail::avx2_routines() : linear_detail::ref_routines();
+}
+
+// The types whose blocks are multiplied as they lie.
+std::optional<BlockType> block_type(DType dtype) {
+  switch (dtype) {
+    case DType::kQ4_0:
+      return BlockType::kQ4_0;
+    case DType::kQ4_1:
+      return BlockType::kQ4_1;
+    case DType::kQ8_0:
+      return BlockType::kQ8_0;
+    default:
+      return std::nullopt;
+  }
 }
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -49,6 +65,7 @@ Activations quantise(const TensorView& x, const Routines& r, Arena& scratch, Str
 
 void run_blocks(const TensorView& x, const TensorView& w, const Output& y, Arena& scratch, Stream& stream) {
   const Routines& r = routines();
+  const BlockType type = *block_type(w.dtype);
   const Activations a = quantise(x, r, scratch, stream);
   const int64_t out = w.shape[0], in = w.shape[1], tokens = a.tokens;
   const int64_t step = rows_per_item(out, bytes_of(w.dtype, in), tokens, stream.pool().threads());
@@ -58,7 +75,7 @@ void run_blocks(const TensorView& x, const TensorView& w, const Output& y, Arena
   stream.pool().run(ceil_div(out, step), [&](int64_t item, int) {
     const Rows rows{w.data, w.stride[0], item * step, std::min(out, (item + 1) * step)};
     for (int64_t t = 0; t < tokens; t += chunk)
-      r.block_rows(w.dtype, rows, a, t, std::min(tokens, t + chunk), y);
+      r.block_rows(type, rows, a, t, std::min(tokens, t + chunk), y);
   });
 }
 
@@ -119,7 +136,7 @@ void linear(const TensorView& x,
   if (x.shape[0] == 0) return;
   const Output output{y.ptr<float>(), out, bias.empty() ? nullptr : bias.ptr<float>()};
   const Arena::Mark mark = scratch.mark();
-  const bool blocks = compute == Compute::kDefault && linear_detail::has_block_routine(w.dtype);
+  const bool blocks = compute == Compute::kDefault && block_type(w.dtype);
   (blocks ? run_blocks : run_floats)(x, w, output, scratch, stream);
   scratch.rewind(mark);
 }

@@ -6,7 +6,7 @@ namespace se::linear_detail::avx2 {
 
 void quantise(const float* x, int64_t begin, int64_t end, const Activations& a);
 void block_rows(
-    DType dtype, const Rows& w, const Activations& x, int64_t begin, int64_t end, const Output& y);
+    BlockType type, const Rows& w, const Activations& x, int64_t begin, int64_t end, const Output& y);
 void float_rows(const Rows& w, const float* x, int64_t tokens, int64_t in, const Output& y);
 
 }  // namespace se::linear_detail::avx2

@@ -31,6 +31,10 @@ void quantise(const float* x, int64_t begin, int64_t end, const Activations& a) 
   }
 }
 
+int64_t block_bytes(BlockType type) {
+  return type == BlockType::kQ4_0 ? 18 : type == BlockType::kQ4_1 ? 20 : 34;
+}
+
 struct WeightBlock {
   float d = 0, m = 0;
   int q[kBlock];
@@ -46,15 +50,15 @@ void nibbles(const uint8_t* b, WeightBlock& w) {
   for (int i = 0; i < 16; ++i) w.q[i] = b[i] & 15, w.q[16 + i] = b[i] >> 4;
 }
 
-WeightBlock read_block(DType dtype, const uint8_t* b) {
+WeightBlock read_block(BlockType type, const uint8_t* b) {
   WeightBlock w;
   w.d = half_at(b);
-  switch (dtype) {
-    case DType::kQ4_0:
+  switch (type) {
+    case BlockType::kQ4_0:
       w.m = -8 * w.d;
       nibbles(b + 2, w);
       break;
-    case DType::kQ4_1:
+    case BlockType::kQ4_1:
       w.m = half_at(b + 2);
       nibbles(b + 4, w);
       break;
@@ -65,20 +69,20 @@ WeightBlock read_block(DType dtype, const uint8_t* b) {
 }
 
 void block_rows(
-    DType dtype, const Rows& w, const Activations& x, int64_t begin, int64_t end, const Output& y) {
-  const int64_t bytes = block_bytes(dtype);
+    BlockType type, const Rows& w, const Activations& x, int64_t begin, int64_t end, const Output& y) {
+  const int64_t bytes = block_bytes(type);
   float acc[kMaxTokens];
   for (int64_t row = w.begin; row < w.end; ++row) {
     std::memset(acc, 0, sizeof acc);
     const uint8_t* p = static_cast<const uint8_t*>(w.data) + row * w.stride;
     for (int64_t b = 0; b < x.blocks; ++b) {
-      const WeightBlock block = read_block(dtype, p + b * bytes);
+      const WeightBlock block = read_block(type, p + b * bytes);
       for (int64_t t = begin; t < end; ++t) {
         const int64_t at = b * x.tokens + t;
         int sum = 0;
         for (int i = 0; i < kBlock; ++i) sum += block.q[i] * x.q[at * kBlock + i];
         float& a = acc[t - begin];
-        if (dtype != DType::kQ8_0) a = std::fma(block.m, x.dsum[at], a);
+        if (type != BlockType::kQ8_0) a = std::fma(block.m, x.dsum[at], a);
         a = std::fma(block.d * x.d[at], float(sum), a);
       }
     }
@@ -103,10 +107,6 @@ void float_rows(const Rows& w, const float* x, int64_t tokens, int64_t in, const
 }
 
 }  // namespace
-
-bool has_block_routine(DType dtype) {
-  return dtype == DType::kQ4_0 || dtype == DType::kQ4_1 || dtype == DType::kQ8_0;
-}
 
 const Routines& ref_routines() {
   static constexpr Routines kRoutines{quantise, block_rows, float_rows};

@@ -11,16 +11,15 @@
 //   floats (all else): lane l of 16 sums w[i] x[i], i % 16 = l, in order with fused steps; lanes fold by
 //   halves
 //     (l + 8, l + 4, l + 2, l + 1).
-// The bias is added last.
+// The bias is added last. Free of other headers of ours, so that the AVX2 files share no inline function with
+// the rest.
 #pragma once
 #include <cstdint>
-
-#include "device/tensor.h"
 
 namespace se::linear_detail {
 
 inline constexpr int kBlock = 32;       // elements of a block of weights and activations
-inline constexpr int kMaxTokens = 256;  // of one call of block_rows
+inline constexpr int kMaxTokens = 128;  // of one call of block_rows
 inline constexpr float kTiny =
     1e-30f;  // blocks of activations below it count as zero (127 / amax would overflow)
 
@@ -32,6 +31,8 @@ struct Activations {
   float* dsum = nullptr;   // [blocks, tokens] d * sum(q)
   int32_t* sum = nullptr;  // [blocks, tokens] sum(q)
 };
+
+enum class BlockType : uint8_t { kQ4_0, kQ4_1, kQ8_0 };
 
 struct Rows {
   const void* data = nullptr;  // row 0 of the matrix
@@ -48,14 +49,13 @@ struct Output {
 struct Routines {
   // Tokens [begin, end) of x f32 [tokens, in].
   void (*quantise)(const float* x, int64_t begin, int64_t end, const Activations& a);
-  // y[begin_token..end_token, rows]; at most kMaxTokens of them. dtype: see has_block_routine.
+  // y[begin_token..end_token, rows]; at most kMaxTokens of them.
   void (*block_rows)(
-      DType dtype, const Rows& w, const Activations& x, int64_t begin, int64_t end, const Output& y);
+      BlockType type, const Rows& w, const Activations& x, int64_t begin, int64_t end, const Output& y);
   // w.data is f32 row w.begin (not row 0): the caller has dequantised [begin, end) only. x f32 [tokens, in].
   void (*float_rows)(const Rows& w, const float* x, int64_t tokens, int64_t in, const Output& y);
 };
 
-bool has_block_routine(DType dtype);
 const Routines& ref_routines();
 const Routines& avx2_routines();
 

@@ -1,7 +1,10 @@
 // Every block type of spec/models.md 8.2 to f32, once per instruction set: quant_ref.cc and quant_avx2.cc
-// include this text inside their own anonymous namespace after defining half_to_float(uint16_t). The
-// operations are single f32 products and differences in the order of the formulas, so both give the same
-// bits. Each function turns one block at `b` into out[0, block).
+// include this text inside their own anonymous namespace. Each function turns one block at `b` into out[0,
+// block): it unpacks small integers, and hands them to the includer's
+//   half_to_float(uint16_t)                   f16 -> f32
+//   put(const int8_t* n, int count, float d, float* out)            out = d * n      (count: a multiple of
+//   16) put(const int8_t* n, int count, float d, float m, float* out)   out = d * n + m  (two roundings)
+// so that both give the same bits.
 
 inline float half_at(const uint8_t* b) {
   uint16_t h;
@@ -9,46 +12,73 @@ inline float half_at(const uint8_t* b) {
   return half_to_float(h);
 }
 
-inline uint32_t word_at(const uint8_t* b) {
-  uint32_t w;
-  std::memcpy(&w, b, 4);
-  return w;
+// Sixteen bytes at a time, in whatever registers the instruction set has.
+typedef uint8_t Bytes __attribute__((vector_size(16)));
+
+inline Bytes load(const uint8_t* p) {
+  Bytes v;
+  std::memcpy(&v, p, 16);
+  return v;
+}
+
+inline void store(Bytes v, int8_t* n) { std::memcpy(n, &v, 16); }
+
+// The low bits of sixteen bytes shifted right; `mask` must hide what comes in from the neighbours.
+inline Bytes field(const uint8_t* p, int shift, uint8_t mask) {
+  typedef uint16_t Words __attribute__((vector_size(16)));
+  Words v;
+  std::memcpy(&v, p, 16);
+  return Bytes(v >> shift) & mask;
+}
+
+inline void nibbles(const uint8_t* q, int8_t* n, uint8_t offset) {
+  const Bytes v = load(q);
+  store((v & 15) - offset, n);
+  store((v >> 4) - offset, n + 16);
+}
+
+// Sixteen if bit j of the 16 at h is set, for element j.
+inline Bytes fifth_bits(const uint8_t* h) {
+  typedef uint64_t Quads __attribute__((vector_size(16)));
+  constexpr uint64_t kSpread = 0x0101010101010101u;
+  constexpr Bytes kBit = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
+  const Bytes v = Bytes(Quads{h[0] * kSpread, h[1] * kSpread});
+  return Bytes((v & kBit) == kBit) & 16;
+}
+
+// Nibbles with a fifth bit: bit j of the 32 at h belongs to element j.
+inline void five_bits(const uint8_t* h, const uint8_t* q, int8_t* n, uint8_t offset) {
+  const Bytes v = load(q);
+  store(((v & 15) | fifth_bits(h)) - offset, n);
+  store(((v >> 4) | fifth_bits(h + 2)) - offset, n + 16);
 }
 
 inline void q4_0_block(const uint8_t* b, float* out) {
-  const float d = half_at(b);
-  const uint8_t* q = b + 2;
-  for (int j = 0; j < 16; ++j) out[j] = d * float(int(q[j] & 15) - 8);
-  for (int j = 0; j < 16; ++j) out[16 + j] = d * float(int(q[j] >> 4) - 8);
+  int8_t n[32];
+  nibbles(b + 2, n, 8);
+  put(n, 32, half_at(b), out);
 }
 
 inline void q4_1_block(const uint8_t* b, float* out) {
-  const float d = half_at(b), m = half_at(b + 2);
-  const uint8_t* q = b + 4;
-  for (int j = 0; j < 16; ++j) out[j] = d * float(q[j] & 15) + m;
-  for (int j = 0; j < 16; ++j) out[16 + j] = d * float(q[j] >> 4) + m;
+  int8_t n[32];
+  nibbles(b + 4, n, 0);
+  put(n, 32, half_at(b), half_at(b + 2), out);
 }
 
 inline void q5_0_block(const uint8_t* b, float* out) {
-  const float d = half_at(b);
-  const uint32_t h = word_at(b + 2);
-  const uint8_t* q = b + 6;
-  for (int j = 0; j < 16; ++j) out[j] = d * float(int((q[j] & 15) | ((h >> j) & 1) << 4) - 16);
-  for (int j = 0; j < 16; ++j) out[16 + j] = d * float(int((q[j] >> 4) | ((h >> (16 + j)) & 1) << 4) - 16);
+  int8_t n[32];
+  five_bits(b + 2, b + 6, n, 16);
+  put(n, 32, half_at(b), out);
 }
 
 inline void q5_1_block(const uint8_t* b, float* out) {
-  const float d = half_at(b), m = half_at(b + 2);
-  const uint32_t h = word_at(b + 4);
-  const uint8_t* q = b + 8;
-  for (int j = 0; j < 16; ++j) out[j] = d * float(int((q[j] & 15) | ((h >> j) & 1) << 4)) + m;
-  for (int j = 0; j < 16; ++j) out[16 + j] = d * float(int((q[j] >> 4) | ((h >> (16 + j)) & 1) << 4)) + m;
+  int8_t n[32];
+  five_bits(b + 4, b + 8, n, 0);
+  put(n, 32, half_at(b), half_at(b + 2), out);
 }
 
 inline void q8_0_block(const uint8_t* b, float* out) {
-  const float d = half_at(b);
-  const int8_t* q = reinterpret_cast<const int8_t*>(b + 2);
-  for (int j = 0; j < 32; ++j) out[j] = d * float(q[j]);
+  put(reinterpret_cast<const int8_t*>(b + 2), 32, half_at(b), out);
 }
 
 // Sub-block k of 16 elements: its 2-bit values sit in q[32 t + 16 a + i] at shift 2 j, where k = 8 t + 2 j +
@@ -58,9 +88,10 @@ inline void q2_k_block(const uint8_t* b, float* out) {
   const float d = half_at(b + 80), dmin = half_at(b + 82);
   for (int k = 0; k < 16; ++k) {
     const int t = k >> 3, j = (k >> 1) & 3, a = k & 1;
-    const float scale = d * float(sc[k] & 15), min = dmin * float(sc[k] >> 4);
-    const uint8_t* n = q + 32 * t + 16 * a;
-    for (int i = 0; i < 16; ++i) out[16 * k + i] = scale * float((n[i] >> (2 * j)) & 3) - min;
+    const uint8_t* from = q + 32 * t + 16 * a;
+    int8_t n[16];
+    store(field(from, 2 * j, 3), n);
+    put(n, 16, d * float(sc[k] & 15), -(dmin * float(sc[k] >> 4)), out + 16 * k);
   }
 }
 
@@ -71,12 +102,10 @@ inline void q3_k_block(const uint8_t* b, float* out) {
     const int t = k >> 3, j = (k >> 1) & 3, a = k & 1;
     const int low = k < 8 ? sc[k] & 15 : sc[k - 8] >> 4;
     const int high = (sc[8 + k % 4] >> (2 * (k / 4))) & 3;
-    const float scale = d * float((low | high << 4) - 32);
-    const uint8_t *n = q + 32 * t + 16 * a, *top = h + 16 * a;
-    for (int i = 0; i < 16; ++i) {
-      const int value = ((n[i] >> (2 * j)) & 3) - (1 - ((top[i] >> (4 * t + j)) & 1)) * 4;
-      out[16 * k + i] = scale * float(value);
-    }
+    const uint8_t *from = q + 32 * t + 16 * a, *top = h + 16 * a;
+    int8_t n[16];
+    store(field(from, 2 * j, 3) + (field(top, 4 * t + j, 1) << 2) - 4, n);
+    put(n, 16, d * float((low | high << 4) - 32), out + 16 * k);
   }
 }
 
@@ -96,10 +125,10 @@ inline void q4_k_block(const uint8_t* b, float* out) {
   for (int j = 0; j < 8; ++j) {
     int s, m;
     scale_min(sc, j, s, m);
-    const float scale = d * float(s), min = dmin * float(m);
-    const uint8_t* n = q + 32 * (j / 2);
-    const int shift = 4 * (j & 1);
-    for (int l = 0; l < 32; ++l) out[32 * j + l] = scale * float((n[l] >> shift) & 15) - min;
+    const uint8_t* from = q + 32 * (j / 2);
+    int8_t n[32];
+    for (int l = 0; l < 32; l += 16) store(field(from + l, 4 * (j & 1), 15), n + l);
+    put(n, 32, d * float(s), -(dmin * float(m)), out + 32 * j);
   }
 }
 
@@ -109,11 +138,11 @@ inline void q5_k_block(const uint8_t* b, float* out) {
   for (int j = 0; j < 8; ++j) {
     int s, m;
     scale_min(sc, j, s, m);
-    const float scale = d * float(s), min = dmin * float(m);
-    const uint8_t* n = q + 32 * (j / 2);
-    const int shift = 4 * (j & 1);
-    for (int l = 0; l < 32; ++l)
-      out[32 * j + l] = scale * float(((n[l] >> shift) & 15) | ((h[l] >> j) & 1) << 4) - min;
+    const uint8_t* from = q + 32 * (j / 2);
+    int8_t n[32];
+    for (int l = 0; l < 32; l += 16)
+      store(field(from + l, 4 * (j & 1), 15) | (field(h + l, j, 1) << 4), n + l);
+    put(n, 32, d * float(s), -(dmin * float(m)), out + 32 * j);
   }
 }
 
@@ -125,16 +154,12 @@ inline void q6_k_block(const uint8_t* b, float* out) {
     const uint8_t *low = b + 64 * t, *high = b + 128 + 32 * t;
     const int8_t* sc = reinterpret_cast<const int8_t*>(b + 192 + 8 * t);
     for (int g = 0; g < 4; ++g) {
-      const uint8_t* n = low + 32 * (g & 1);
-      const int shift = 4 * (g >> 1);
-      for (int a = 0; a < 2; ++a) {
-        const float scale = d * float(sc[2 * g + a]);
-        float* o = out + 128 * t + 32 * g + 16 * a;
-        for (int l = 0; l < 16; ++l) {
-          const int i = 16 * a + l;
-          o[l] = scale * float((((n[i] >> shift) & 15) | ((high[i] >> (2 * g)) & 3) << 4) - 32);
-        }
-      }
+      const uint8_t* from = low + 32 * (g & 1);
+      int8_t n[32];
+      for (int l = 0; l < 32; l += 16)
+        store((field(from + l, 4 * (g >> 1), 15) | (field(high + l, 2 * g, 3) << 4)) - 32, n + l);
+      for (int a = 0; a < 2; ++a)
+        put(n + 16 * a, 16, d * float(sc[2 * g + a]), out + 128 * t + 32 * g + 16 * a);
     }
   }
 }
@@ -145,30 +170,15 @@ void blocks(const void* data, int64_t n, float* out) {
   for (int64_t i = 0; i < n; i += kElements, b += kBytes) block(b, out + i);
 }
 
-// The routine of a block type; null for others.
-DequantizeFn block_routine(DType dtype) {
-  switch (dtype) {
-    case DType::kQ4_0:
-      return blocks<q4_0_block, 32, 18>;
-    case DType::kQ4_1:
-      return blocks<q4_1_block, 32, 20>;
-    case DType::kQ5_0:
-      return blocks<q5_0_block, 32, 22>;
-    case DType::kQ5_1:
-      return blocks<q5_1_block, 32, 24>;
-    case DType::kQ8_0:
-      return blocks<q8_0_block, 32, 34>;
-    case DType::kQ2_K:
-      return blocks<q2_k_block, 256, 84>;
-    case DType::kQ3_K:
-      return blocks<q3_k_block, 256, 110>;
-    case DType::kQ4_K:
-      return blocks<q4_k_block, 256, 144>;
-    case DType::kQ5_K:
-      return blocks<q5_k_block, 256, 176>;
-    case DType::kQ6_K:
-      return blocks<q6_k_block, 256, 210>;
-    default:
-      return nullptr;
-  }
-}
+constexpr Routines kBlocks{
+    .q4_0 = blocks<q4_0_block, 32, 18>,
+    .q4_1 = blocks<q4_1_block, 32, 20>,
+    .q5_0 = blocks<q5_0_block, 32, 22>,
+    .q5_1 = blocks<q5_1_block, 32, 24>,
+    .q8_0 = blocks<q8_0_block, 32, 34>,
+    .q2_k = blocks<q2_k_block, 256, 84>,
+    .q3_k = blocks<q3_k_block, 256, 110>,
+    .q4_k = blocks<q4_k_block, 256, 144>,
+    .q5_k = blocks<q5_k_block, 256, 176>,
+    .q6_k = blocks<q6_k_block, 256, 210>,
+};

@@ -1,5 +1,4 @@
-// The block loops of dequantize.inl compiled for AVX2 (the compiler vectorises them), and the half types by
-// hand.
+// The block formats of dequantize.inl with AVX2 for the widening, and the half types.
 #include <immintrin.h>
 
 #include <cstring>
@@ -10,6 +9,21 @@ namespace se::quant {
 namespace {
 
 inline float half_to_float(uint16_t h) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h))); }
+
+inline __m256 widen(const int8_t* n) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(n))));
+}
+
+inline void put(const int8_t* n, int count, float d, float* out) {
+  const __m256 scale = _mm256_set1_ps(d);
+  for (int i = 0; i < count; i += 8) _mm256_storeu_ps(out + i, _mm256_mul_ps(scale, widen(n + i)));
+}
+
+inline void put(const int8_t* n, int count, float d, float m, float* out) {
+  const __m256 scale = _mm256_set1_ps(d), offset = _mm256_set1_ps(m);
+  for (int i = 0; i < count; i += 8)
+    _mm256_storeu_ps(out + i, _mm256_add_ps(_mm256_mul_ps(scale, widen(n + i)), offset));
+}
 
 #include "kernels/quant/dequantize.inl"
 
@@ -40,17 +54,10 @@ void from_bf16(const void* data, int64_t n, float* out) {
 
 }  // namespace
 
-DequantizeFn avx2_routine(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return from_f32;
-    case DType::kF16:
-      return from_f16;
-    case DType::kBF16:
-      return from_bf16;
-    default:
-      return block_routine(dtype);
-  }
+Routines avx2_routines() {
+  Routines r = kBlocks;
+  r.f32 = from_f32, r.f16 = from_f16, r.bf16 = from_bf16;
+  return r;
 }
 
 }  // namespace se::quant

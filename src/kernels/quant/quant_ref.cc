@@ -8,6 +8,14 @@ namespace {
 
 inline float half_to_float(uint16_t h) { return f16_to_f32(h); }
 
+inline void put(const int8_t* n, int count, float d, float* out) {
+  for (int i = 0; i < count; ++i) out[i] = d * float(n[i]);
+}
+
+inline void put(const int8_t* n, int count, float d, float m, float* out) {
+  for (int i = 0; i < count; ++i) out[i] = d * float(n[i]) + m;
+}
+
 #include "kernels/quant/dequantize.inl"
 
 void from_f32(const void* data, int64_t n, float* out) { std::memcpy(out, data, size_t(n) * sizeof(float)); }
@@ -28,17 +36,10 @@ void from_bf16(const void* data, int64_t n, float* out) {
 
 }  // namespace
 
-DequantizeFn ref_routine(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return from_f32;
-    case DType::kF16:
-      return from_f16;
-    case DType::kBF16:
-      return from_bf16;
-    default:
-      return block_routine(dtype);
-  }
+Routines ref_routines() {
+  Routines r = kBlocks;
+  r.f32 = from_f32, r.f16 = from_f16, r.bf16 = from_bf16;
+  return r;
 }
 
 }  // namespace se::quant

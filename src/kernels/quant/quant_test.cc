@@ -8,7 +8,6 @@
 
 #include "base/npy.h"
 #include "device/cpu/isa.h"
-#include "kernels/quant/quant_routines.h"
 
 namespace se {
 namespace {
@@ -33,25 +32,24 @@ std::string golden(DType dtype, const char* part) {
   return "tests/goldens/quant/" + name + "." + part + ".npy";
 }
 
-void expect_golden(DType dtype, quant::DequantizeFn fn) {
-  const Npy blocks = Npy::load(golden(dtype, "blocks")), values = Npy::load(golden(dtype, "values"));
-  const std::vector<float> want = values.as<float>();
-  const int64_t n = values.numel();
-  ASSERT_EQ(blocks.numel(), bytes_of(dtype, n));
-  std::vector<char> shifted(blocks.bytes.size() + 1);  // blocks lie at odd addresses too
-  std::memcpy(shifted.data() + 1, blocks.bytes.data(), blocks.bytes.size());
-  std::vector<float> got(static_cast<size_t>(n));
-  fn(shifted.data() + 1, n, got.data());
-  for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], want[i]) << to_string(dtype) << " element " << i;
-}
-
-TEST(Dequantize, EveryBlockTypeEqualsTheGgufPackageBitForBit) {
-  for (DType dtype : kTypes) expect_golden(dtype, quant::ref_routine(dtype));
-}
-
-TEST(Dequantize, Avx2EqualsTheGgufPackageBitForBit) {
-  if (cpu::best_isa() < cpu::Isa::kAvx2) GTEST_SKIP() << "no AVX2";
-  for (DType dtype : kTypes) expect_golden(dtype, quant::avx2_routine(dtype));
+TEST(Dequantize, EveryBlockTypeEqualsTheGgufPackageBitForBitOnEveryInstructionSet) {
+  const auto before = cpu::isa();
+  for (auto level : {cpu::Isa::kBaseline, cpu::best_isa()}) {
+    cpu::set_isa_for_test(level);
+    for (DType dtype : kTypes) {
+      const Npy blocks = Npy::load(golden(dtype, "blocks")), values = Npy::load(golden(dtype, "values"));
+      const std::vector<float> want = values.as<float>();
+      const int64_t n = values.numel();
+      ASSERT_EQ(blocks.numel(), bytes_of(dtype, n));
+      std::vector<char> shifted(blocks.bytes.size() + 1);  // blocks lie at odd addresses too
+      std::memcpy(shifted.data() + 1, blocks.bytes.data(), blocks.bytes.size());
+      std::vector<float> got(static_cast<size_t>(n));
+      dequantize(dtype, shifted.data() + 1, n, got.data());
+      for (size_t i = 0; i < got.size(); ++i)
+        ASSERT_EQ(got[i], want[i]) << to_string(dtype) << " element " << i << " at " << cpu::to_string(level);
+    }
+  }
+  cpu::set_isa_for_test(before);
 }
 
 TEST(Dequantize, PlainFloatsOfAnyLengthPassUnchanged) {
