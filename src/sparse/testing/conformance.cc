@@ -1,0 +1,70 @@
+#include "sparse/testing/conformance.h"
+
+#include <map>
+
+namespace se::testing {
+namespace {
+
+// Reads what fields a stage has.
+class FieldNames final : public FieldVisitor {
+ public:
+  void operator()(const Field& f, int64_t&) override { add(f); }
+  void operator()(const Field& f, double&) override { add(f); }
+  void operator()(const Field& f, bool&) override { add(f); }
+  void operator()(const Field& f, TokenBudget&) override { add(f); }
+  void operator()(const Field&, std::string&) override {}
+  void choice(const Field&, int&, std::span<const char* const>) override {}
+  std::map<std::string, Field> fields;
+
+ private:
+  void add(const Field& f) { fields[f.name] = f; }
+};
+
+}  // namespace
+
+std::string small_stage(const StageEntry& entry, bool unlimited, int64_t every) {
+  FieldNames names;
+  entry.make()->visit(names);
+  if (every > 0 && !names.fields.count("every")) return {};
+  std::map<std::string, int64_t> values{
+      {"budget", unlimited ? 4096 : 64}, {"sink", 4}, {"recent", 16}, {"window", 8}, {"dense_layers", 1}};
+  if (every > 0) values["every"] = every;
+  std::string text;
+  for (const auto& [name, value] : values) {
+    if (names.fields.count(name)) text += (text.empty() ? "" : ",") + name + "=" + std::to_string(value);
+  }
+  return std::string(entry.name) + (text.empty() ? "" : "(" + text + ")");
+}
+
+std::vector<Composition> compositions(const ModelKv& model) {
+  std::map<Axis, std::vector<std::array<std::string, 2>>> by_axis;  // {small, unlimited}
+  for (Axis a : {Axis::kKeep, Axis::kStore, Axis::kRead}) by_axis[a].push_back({"", ""});
+  for (const StageEntry* e : stage_entries()) {
+    by_axis[e->axis].push_back({small_stage(*e, false), small_stage(*e, true)});
+    if (const std::string s = small_stage(*e, false, 16); !s.empty())
+      by_axis[e->axis].push_back({s, small_stage(*e, true, 16)});
+  }
+  const auto join = [](std::initializer_list<std::string> parts) {
+    std::string s;
+    for (const std::string& p : parts) {
+      if (!p.empty()) s += (s.empty() ? "" : "+") + p;
+    }
+    return s.empty() ? "dense" : s;
+  };
+  std::vector<Composition> out;
+  for (const auto& keep : by_axis[Axis::kKeep]) {
+    for (const auto& store : by_axis[Axis::kStore]) {
+      for (const auto& read : by_axis[Axis::kRead]) {
+        Composition c{join({keep[0], store[0], read[0]}),
+                      join({keep[1], store[1], read[1]}),
+                      join({keep[1], store[1]}),
+                      !keep[0].empty(),
+                      !read[0].empty()};
+        if (parse_plan(c.text, model).ok()) out.push_back(std::move(c));
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace se::testing

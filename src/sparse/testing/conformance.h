@@ -1,0 +1,25 @@
+// sparse/testing/conformance.h -- what every stage and every composition must keep (contract.md; style
+// guide 3.8), without a line about any one method: plans are made from the table of stages, with small
+// numbers put into fields by their names.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "sparse/plan.h"
+
+namespace se::testing {
+
+// Text of a stage with numbers that fit rows of a few hundred tokens: budget, sink, recent, window and
+// dense_layers, where it has such fields. unlimited: a budget over any row. every > 0: sets that field; empty
+// if the stage has none.
+std::string small_stage(const StageEntry& entry, bool unlimited, int64_t every = 0);
+
+struct Composition {
+  std::string text, unlimited;  // as small_stage makes them
+  std::string baseline;         // unlimited, without its reader
+  bool keeps = false, reads = false;
+};
+// Every stage alone, and every legal sum of one stage per axis.
+std::vector<Composition> compositions(const ModelKv& model);
+
+}  // namespace se::testing
