@@ -51,10 +51,10 @@ class Conformance : public ::testing::TestWithParam<Composition> {};
 INSTANTIATE_TEST_SUITE_P(Plans,
                          Conformance,
                          ::testing::ValuesIn(compositions(model().kv())),
-                         [](const auto& info) {
-                           std::string name = info.param.text;
+                         [](const auto& param) {
+                           std::string name = param.param.text;
                            for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-                           return std::to_string(info.index) + "_" + name;
+                           return std::to_string(param.index) + "_" + name;
                          });
 
 // (1) A budget over the row's length changes nothing, with the selecting path forced.
@@ -78,10 +78,7 @@ TEST_P(Conformance, ExactStoresEqualDense) {
   const auto dense = player.open("dense");
   const bool exact = store.tail == 0 && !store.present_as_stored;
   const double d = distance(play(player, *seq, 64), play(player, *dense, 64));
-  if (exact)
-    EXPECT_EQ(d, 0);
-  else
-    EXPECT_LT(d, 0.5) << "a lossy store strays far from dense";
+  EXPECT_LE(d, exact ? 0.0 : 0.5) << "a lossy store strays far from dense";
 }
 
 // (3) The cut of the prompt does not show where the plan says so.
@@ -251,7 +248,10 @@ TEST(Fingerprints, FieldsEnterThemAsTheySay) {
       const auto plan = parse_plan(std::string(e->name) + "(" + text + ")", model().kv());
       if (!plan.ok()) continue;  // not legal by itself
       ++checked;
-      EXPECT_EQ((*plan)->state_id != (*base)->state_id, affects == Affects::kState) << e->name << " " << text;
+      const bool new_page =
+          (*plan)->page != (*base)->page;  // a unit larger than a page: the page grows with it
+      EXPECT_EQ((*plan)->state_id != (*base)->state_id, affects == Affects::kState || new_page)
+          << e->name << " " << text;
       EXPECT_EQ((*plan)->read_id != (*base)->read_id, affects != Affects::kNothing) << e->name << " " << text;
     }
   }
