@@ -192,7 +192,9 @@ TEST(Engine, SessionsGoOnFromTheirForwardedIds) {
 }
 
 TEST(Engine, RefusesWithOneClearLine) {
-  auto engine = tiny_engine({.kv_bytes = 1 << 20});
+  EngineOptions o;
+  o.kv_bytes = 1 << 20;
+  auto engine = tiny_engine(o);
   const auto error = [&](Request r) {
     const Answer a = engine->run(std::move(r));
     EXPECT_EQ(a.finish, Finish::kError);
