@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""Asks a model for one made-up fact that lies deep in a long public text, dense and under a composed KV plan, and
+prints one table of what each answer took. Every figure is a field of `sparse-engine run --json`.
+
+The text is the Book of Ruth and the First Book of Samuel as Debian's `bible` command prints them. The fact and the
+question stand below; document and question go in one prompt, through the model's chat template, answered greedily.
+At the short length the model finds the fact when it reads everything; at the long length it does not (it is a model
+of 135 million parameters), so there only the cost is compared."""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BOOKS = "ruth1:1-1sam31:13"
+FACT = "The secret word of the harbour is lantern."
+QUESTION = "What is the secret word of the harbour?"
+ANSWER = "lantern"
+PLACE = 0.6  # of the verses before the fact
+PLAN = "snapkv(budget=512)+kivi(bits=4)+quest(budget=256)"
+LENGTHS = {"short": 1900, "long": 7500}  # prompt tokens, at most
+ANSWER_TOKENS = 32
+LABEL, COLUMN = 22, 20  # widths of the table
+
+
+def die(message):
+    print(f"demo: {message}", file=sys.stderr)
+    sys.exit(1)
+
+
+def call(command, text=None):
+    """Standard output of a command; its own one-line message and the end of the demo if it fails."""
+    try:
+        done = subprocess.run(command, input=text, stdout=subprocess.PIPE, text=True, check=False)
+    except OSError as e:
+        die(f"{command[0]}: {e.strerror} (./dev demo does all set-up)")
+    if done.returncode != 0:
+        die(f"{Path(command[0]).name} {command[1]} ended with status {done.returncode}")
+    return done.stdout
+
+
+def verses():
+    lines = call(["bible", "-f", BOOKS]).splitlines()  # "Ruth1:1 Now it came to pass ..."
+    out = [line.split(" ", 1)[1].strip() for line in lines if " " in line]
+    if len(out) < 500:
+        die(f"`bible -f {BOOKS}` printed {len(out)} verses, expected more than 500")
+    return out
+
+
+class Engine:
+    def __init__(self, path, model, threads):
+        self.path, self.model = str(path), str(model)
+        self.threads = ["-t", str(threads)] if threads else []
+
+    def tokens(self, text):
+        return len(json.loads(call([self.path, "tokenize", "-m", self.model, "--no-special", "--json"], text))["ids"])
+
+    def run(self, prompt_file, plan):
+        return json.loads(call([self.path, "run", "-m", self.model, "-f", str(prompt_file), "--plan", plan, "-n",
+                                str(ANSWER_TOKENS), "--json", *self.threads]))
+
+
+def prompt_of(text, n):
+    """The first n verses with the fact among them, then the question."""
+    at = int(n * PLACE)
+    return " ".join(text[:at] + [FACT] + text[at:n]) + "\n\n" + QUESTION
+
+
+def fit(engine, text, target):
+    """The longest such prompt of at most `target` tokens (without the few of the chat template)."""
+    low, high = 1, len(text)
+    while low < high:
+        n = (low + high + 1) // 2
+        if engine.tokens(prompt_of(text, n)) <= target:
+            low = n
+        else:
+            high = n - 1
+    return prompt_of(text, low)
+
+
+def mib(n):
+    return f"{n / 2**20:.1f} MiB"
+
+
+def rows_of(answer):
+    usage, timing = answer["usage"], answer["timing"]
+    kv, steps = usage["kv"], len(timing["token_s"])
+    found = ANSWER.lower() in answer["text"].lower()
+    rate = f"{steps / timing['decode_s']:.1f}" if steps else "-"
+    return {
+        "prompt tokens": f"{usage['prompt_tokens']:,}",
+        "time to first token": f"{timing['first_token_s']:.1f} s",
+        "tokens per second": rate,
+        "KV bytes resident": mib(kv["resident_bytes"]),
+        "KV bytes at the peak": mib(kv["peak_bytes"]),
+        "tokens read per step": f"{kv['read_tokens']:,.0f}",
+        "answer": f'"{" ".join(answer["text"].split())}"',
+        "": "right" if found else "wrong",
+    }
+
+
+def table(answers):
+    """One column per answer: (length, plan name) -> run's JSON."""
+    columns = {key: rows_of(answer) for key, answer in answers.items()}
+    line = "-" * (LABEL + len(columns) * (COLUMN + 2))
+    out = [line, " " * LABEL + "".join(f"  {name:>{COLUMN}}" for _, name in columns), line]
+    for label in next(iter(columns.values())):
+        cells = [textwrap.wrap(c[label], COLUMN) or [""] for c in columns.values()]
+        for i in range(max(len(c) for c in cells)):
+            texts = [c[i] if i < len(c) else "" for c in cells]
+            out.append(f"{label if i == 0 else '':<{LABEL}}" + "".join(f"  {t:>{COLUMN}}" for t in texts))
+    return "\n".join(out + [line])
+
+
+def closing(dense, composed):
+    d, c = dense["usage"]["kv"], composed["usage"]["kv"]
+    return (f"At {dense['usage']['prompt_tokens']:,} tokens the plan keeps {mib(c['resident_bytes'])} of KV instead of "
+            f"{mib(d['resident_bytes'])} ({d['resident_bytes'] / c['resident_bytes']:.0f} times less) and reads "
+            f"{c['read_tokens']:,.0f} tokens a step\ninstead of {d['read_tokens']:,.0f}; its peak was priced before "
+            f"it ran: {c['predicted_peak_bytes']:,} bytes, counted: {c['peak_bytes']:,}.")
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--model", default="smollm2", help="a name of models/ or the path of a GGUF file")
+    p.add_argument("--engine", type=Path, default=ROOT / "build" / "sparse-engine", help="the binary")
+    p.add_argument("--threads", type=int, default=0, help="of the engine (default: the cores it may use)")
+    args = p.parse_args()
+    model = Path(args.model) if args.model.endswith(".gguf") else ROOT / "models" / f"{args.model}.gguf"
+    for path, how in ((args.engine, "./dev build"), (model, f"./dev model {args.model}")):
+        if not path.is_file():
+            die(f"{path} is missing; {how} makes it")
+
+    progress = os.isatty(2)
+    began = time.monotonic()
+    engine, text, answers = Engine(args.engine, model, args.threads), verses(), {}
+    prompt_file = ROOT / "build" / "demo-prompt.txt"
+    prompt_file.parent.mkdir(exist_ok=True)
+    print(f'Fact:      "{FACT}" (made up, planted {PLACE:.0%} into Ruth and 1 Samuel, King James version)')
+    print(f'Question:  "{QUESTION}"')
+    print(f"The plan:  {PLAN}")
+    for n, (length, target) in enumerate(LENGTHS.items()):
+        if progress:
+            print(f"making a prompt of about {target:,} tokens ...", file=sys.stderr)
+        prompt_file.write_text(fit(engine, text, target), encoding="utf-8")
+        for m, (name, plan) in enumerate((("dense", "dense"), ("the plan", PLAN))):
+            if progress:
+                print(f"run {2 * n + m + 1} of 4: about {target:,} tokens, {name}, "
+                      f"{time.monotonic() - began:.0f} s so far", file=sys.stderr)
+            answers[length, name] = engine.run(prompt_file, plan)
+    print(table(answers))
+    print(closing(answers["long", "dense"], answers["long", "the plan"]))
+
+
+if __name__ == "__main__":
+    main()
