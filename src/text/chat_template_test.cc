@@ -60,6 +60,8 @@ TEST(ChatTemplate, ErrorsNameLineAndWhatWasFound) {
   EXPECT_EQ(output("a\n{% if %}"), "error: template line 2: found '%}', wanted an expression");
   EXPECT_EQ(output("{{ 1 + }}"), "error: template line 1: found '}}', wanted an expression");
   EXPECT_EQ(output("\n\n{{ x.y }}"), "error: template line 3: 'x' is undefined");
+  EXPECT_EQ(output("\n{% for a in 5 %}{% endfor %}"),
+            "error: template line 2: a 'int' cannot be iterated over");
   EXPECT_EQ(output("{{ 1 | frob }}"), "error: template line 1: there is no filter 'frob'");
   EXPECT_EQ(output("{{ raise_exception('no system role') }}"), "error: template line 1: no system role");
   EXPECT_EQ(output("{% if true %}x"),
@@ -69,7 +71,11 @@ TEST(ChatTemplate, ErrorsNameLineAndWhatWasFound) {
 }
 
 TEST(ChatTemplate, LimitsEndWithAStatus) {
-  const auto code = [](const std::string& source) { return render(source, "[]").status().code(); };
+  const TemplateLimits limits = {.output_bytes = 1 << 20, .steps = 100'000};
+  const auto code = [&](const std::string& source) {
+    const auto chat = ChatTemplate::parse(source, limits);
+    return chat.ok() ? chat->render_json("[]").status().code() : chat.status().code();
+  };
   EXPECT_EQ(code("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"),
             Code::kExhausted);
   EXPECT_EQ(code("{{ 'x' * 1000000000000 }}"), Code::kExhausted);

@@ -88,8 +88,9 @@ Result<Evaluator::Flow> Evaluator::exec(const Body& body) {
   for (const auto& stmt : body) {
     SE_TRY(check_depth(stmt->line));
     SE_TRY(charge());
-    SE_ASSIGN(const Flow flow, exec(*stmt));
-    if (flow != Flow::kNext) return flow;
+    const Result<Flow> flow = exec(*stmt);
+    if (!flow.ok()) return at_line(flow.status(), stmt->line);
+    if (*flow != Flow::kNext) return flow;
   }
   return Flow::kNext;
 }

@@ -69,6 +69,8 @@ class Evaluator {
     int& depth_;
   };
   Status check_depth(int line) const;
+  // Errors name the innermost line: those that come from further inside already do.
+  static Status at_line(const Status& status, int line);
 
   // evaluator.cc
   Result<Flow> exec(const Body& body);

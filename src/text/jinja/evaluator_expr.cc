@@ -6,12 +6,6 @@
 namespace se::text::jinja {
 namespace {
 
-// Errors of one expression name its line; those that come from further inside already do.
-Status at_line(const Status& status, int line) {
-  if (status.message().starts_with("template ")) return status;
-  return status.in(format("template line {}", line));
-}
-
 Result<bool> compare_op(std::string_view op, const Value& a, const Value& b) {
   if (op == "==") return equal(a, b);
   if (op == "!=") return !equal(a, b);
@@ -28,6 +22,11 @@ Result<bool> compare_op(std::string_view op, const Value& a, const Value& b) {
 }
 
 }  // namespace
+
+Status Evaluator::at_line(const Status& status, int line) {
+  if (status.message().starts_with("template ")) return status;
+  return status.in(format("template line {}", line));
+}
 
 Result<Value> Evaluator::eval(const Expr& expr) {
   const Deeper deeper(depth_);
