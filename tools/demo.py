@@ -9,6 +9,7 @@ of 135 million parameters), so there only the cost is compared."""
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -17,9 +18,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BOOKS = "ruth1:1-1sam31:13"
-FACT = "The secret word of the harbour is lantern."
-QUESTION = "What is the secret word of the harbour?"
-ANSWER = "lantern"
+FACT = "The magic number of the harbour is 73."
+QUESTION = "What is the magic number of the harbour?"
+ANSWER = r"\b73\b"  # a pattern
 PLACE = 0.6  # of the verses before the fact
 PLAN = "snapkv(budget=512)+kivi(bits=4)+quest(budget=256)"
 LENGTHS = {"short": 1900, "long": 7500}  # prompt tokens, at most
@@ -71,15 +72,18 @@ def prompt_of(text, n):
 
 
 def fit(engine, text, target):
-    """The longest such prompt of at most `target` tokens (without the few of the chat template)."""
-    low, high = 1, len(text)
-    while low < high:
-        n = (low + high + 1) // 2
-        if engine.tokens(prompt_of(text, n)) <= target:
-            low = n
-        else:
-            high = n - 1
-    return prompt_of(text, low)
+    """A prompt of at most `target` tokens (without the few of the chat template), short of it by less than a verse or
+    two. Tokens per verse hardly vary, so a few guesses do."""
+    n, best = 40, 1
+    for _ in range(6):
+        count = engine.tokens(prompt_of(text, n))
+        if count <= target:
+            best = max(best, n)
+        step = int((target - count) * n / count)  # towards zero; a verse over the target goes
+        if step == 0 and count <= target:
+            break
+        n = min(len(text), max(1, n + (step or -1)))
+    return prompt_of(text, best)
 
 
 def mib(n):
@@ -89,7 +93,7 @@ def mib(n):
 def rows_of(answer):
     usage, timing = answer["usage"], answer["timing"]
     kv, steps = usage["kv"], len(timing["token_s"])
-    found = ANSWER.lower() in answer["text"].lower()
+    found = re.search(ANSWER, answer["text"])
     rate = f"{steps / timing['decode_s']:.1f}" if steps else "-"
     return {
         "prompt tokens": f"{usage['prompt_tokens']:,}",
@@ -128,6 +132,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--model", default="smollm2", help="a name of models/ or the path of a GGUF file")
     p.add_argument("--engine", type=Path, default=ROOT / "build" / "sparse-engine", help="the binary")
+    p.add_argument("--plan", default=PLAN, help=f"compared with dense (default: {PLAN})")
     p.add_argument("--threads", type=int, default=0, help="of the engine (default: the cores it may use)")
     args = p.parse_args()
     model = Path(args.model) if args.model.endswith(".gguf") else ROOT / "models" / f"{args.model}.gguf"
@@ -142,12 +147,12 @@ def main():
     prompt_file.parent.mkdir(exist_ok=True)
     print(f'Fact:      "{FACT}" (made up, planted {PLACE:.0%} into Ruth and 1 Samuel, King James version)')
     print(f'Question:  "{QUESTION}"')
-    print(f"The plan:  {PLAN}")
+    print(f"The plan:  {args.plan}")
     for n, (length, target) in enumerate(LENGTHS.items()):
         if progress:
             print(f"making a prompt of about {target:,} tokens ...", file=sys.stderr)
         prompt_file.write_text(fit(engine, text, target), encoding="utf-8")
-        for m, (name, plan) in enumerate((("dense", "dense"), ("the plan", PLAN))):
+        for m, (name, plan) in enumerate((("dense", "dense"), ("the plan", args.plan))):
             if progress:
                 print(f"run {2 * n + m + 1} of 4: about {target:,} tokens, {name}, "
                       f"{time.monotonic() - began:.0f} s so far", file=sys.stderr)
