@@ -104,19 +104,30 @@ struct Bench {
       jobs.push_back(std::move(job));
     }
     Engine::BenchResult r;
+    // Two turns at most: the depth, then the prompt; decode follows the last one.
+    const bool two = c.depth > 0 && c.prompt > 0;
     SeqView view;
-    view.prompt = std::max<int64_t>(c.depth + c.prompt, 1),
-    view.max_new = c.decode + (c.depth + c.prompt > 0 ? 1 : 0);
-    const Cost cost = plan->cost(view);
+    view.prompt = two ? c.depth : c.depth + c.prompt, view.max_new = two ? 1 : c.decode + 1;
+    Cost cost = plan->cost(view);
+    if (c.depth > 0) SE_TRY(c.synthetic_fill ? fill(c.depth) : prefill(c.depth));
+    SeqView whole = view;
+    whole.prompt = c.depth + c.prompt, whole.max_new = c.decode + 1;
+    if (two) {
+      SeqView turn = whole;
+      turn.logical = c.depth, turn.prompt = c.prompt;
+      const Cost second = plan->cost(turn, held_tokens(*jobs.front()->seq));
+      const int64_t first_peak = cost.peak_bytes;
+      cost = second;
+      cost.peak_bytes = std::max(first_peak, second.peak_bytes);
+    }
     r.price = {plan->text,
                cost.resident_bytes,
                cost.peak_bytes,
                cost.transient_bytes,
                cost.read_bytes,
-               e.dense->cost(view).resident_bytes,
+               e.dense->cost(whole).resident_bytes,
                cost.resident_tokens,
                cost.read_tokens};
-    if (c.depth > 0) SE_TRY(c.synthetic_fill ? fill(c.depth) : prefill(c.depth));
     if (c.prompt > 0) {
       const auto from = Clock::now();
       SE_TRY(prefill(c.prompt));

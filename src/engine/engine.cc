@@ -29,6 +29,13 @@ int64_t available_memory() {
 
 }  // namespace
 
+std::vector<std::array<int64_t, 2>> held_tokens(const PlanSequence& seq) {
+  std::vector<std::array<int64_t, 2>> held;
+  for (int g = 0; g < int(seq.kv().layout().groups().size()); ++g)
+    held.push_back({seq.kv().table(g).paged, seq.kv().table(g).tail});
+  return held;
+}
+
 const char* to_string(Finish finish) {
   switch (finish) {
     case Finish::kStop:
@@ -143,24 +150,14 @@ Status Engine::Impl::accept(Job& job) {
   r.max_tokens =
       std::min(r.max_tokens, info.context - held - prompt + 1);  // the last token sampled is not forwarded
   SeqView view;
-  view.prompt = held + prompt, view.max_new = r.max_tokens, view.logical = held;
+  view.prompt = prompt, view.max_new = r.max_tokens, view.logical = held;
   std::vector<std::array<int64_t, 2>> groups;
-  if (held > 0) {
-    const KvSequence& kv = job.session->seq->kv();
-    for (int g = 0; g < int(kv.layout().groups().size()); ++g)
-      groups.push_back({kv.table(g).paged, kv.table(g).tail});
-  }
+  if (held > 0) groups = held_tokens(*job.session->seq);
   job.price = job.plan->cost(view, groups);
   SeqView whole = view;
-  whole.logical = 0;
+  whole.logical = 0, whole.prompt = held + prompt;
   job.dense_price = dense->cost(whole);
   job.reserved = job.price.peak_bytes;
-  if (job.reserved > options.kv_bytes && options.kv_bytes > 0)
-    return exhausted(
-        format("the request needs {:.1f} MiB of KV at its peak, the arena has {:.1f} MiB (plan {})",
-               double(job.reserved) / 1048576,
-               double(options.kv_bytes) / 1048576,
-               job.plan->text));
   if (job.reserved > info.kv_limit_bytes)
     return exhausted(
         format("the request needs {:.1f} MiB of KV at its peak, the arena has {:.1f} MiB (plan {})",

@@ -65,6 +65,9 @@ struct Engine::Impl {
   void publish_stats();
 };
 
+// Paged and tail tokens of a sequence by group: where a price of its next turn starts from.
+std::vector<std::array<int64_t, 2>> held_tokens(const PlanSequence& seq);
+
 template <typename T>
 T Engine::Impl::ask(std::function<T()> f) {
   std::optional<T> out;
