@@ -38,8 +38,8 @@ TEST(Half, EveryF16RoundTrips) {
 }
 
 TEST(Half, RoundsToNearestEven) {
-  EXPECT_EQ(f32_to_f16(1.0f + 0x1p-11f), f32_to_f16(1.0f));                 // tie: even below
-  EXPECT_EQ(f32_to_f16(1.0f + 3 * 0x1p-11f), f32_to_f16(1.0f + 0x1p-9f));   // tie: even above
+  EXPECT_EQ(f32_to_f16(1.0f + 0x1p-11f), f32_to_f16(1.0f));                // tie: even below
+  EXPECT_EQ(f32_to_f16(1.0f + 3 * 0x1p-11f), f32_to_f16(1.0f + 0x1p-9f));  // tie: even above
   EXPECT_EQ(f32_to_f16(65519.0f), 0x7bff);
   EXPECT_EQ(f32_to_f16(65520.0f), 0x7c00);
   EXPECT_EQ(f32_to_f16(-0x1p-25f), 0x8000);
@@ -54,7 +54,8 @@ TEST(Fields, IntegersTakeBinarySuffixesAndRefuseTheRest) {
   EXPECT_EQ(v, 8192);
   EXPECT_TRUE(parse_integer("1m", v));
   EXPECT_EQ(v, 1048576);
-  for (const char* bad : {"", "k", "8kk", "8.5", "9999999999999m", "0x10", " 8"}) EXPECT_FALSE(parse_integer(bad, v)) << bad;
+  for (const char* bad : {"", "k", "8kk", "8.5", "9999999999999m", "0x10", " 8"})
+    EXPECT_FALSE(parse_integer(bad, v)) << bad;
 }
 
 TEST(Fields, NearestNameIsAHintNotAGuess) {
@@ -71,7 +72,6 @@ TEST(Rng, PhiloxMatchesThePublishedVector) {  // Random123 known answers: all on
   EXPECT_EQ(z[3], 0x9b00dbd8u);
   const auto o = philox(~0ull, ~0ull, ~0ull);
   EXPECT_EQ(o[0], 0x408f276du);
-
 }
 
 TEST(Hash, FieldsDoNotRunTogether) {

@@ -8,9 +8,9 @@ namespace se::detail {
 }
 
 // SE_CHECK(cond) or SE_CHECK(cond, "format {}", values...)
-#define SE_CHECK(cond, ...)                                                                        \
-  do {                                                                                             \
-    if (!(cond)) [[unlikely]]                                                                      \
+#define SE_CHECK(cond, ...)                                                                         \
+  do {                                                                                              \
+    if (!(cond)) [[unlikely]]                                                                       \
       ::se::detail::check_failed(__FILE__, __LINE__, #cond, ::se::detail::check_text(__VA_ARGS__)); \
   } while (0)
 #ifdef SE_DEBUG

@@ -19,7 +19,7 @@ struct Field {
   Affects affects = Affects::kState;
   double min = 0;
   double max = std::numeric_limits<int64_t>::max();
-  int64_t multiple = 1;    // integers: must be a multiple of it ...
+  int64_t multiple = 1;       // integers: must be a multiple of it ...
   bool power_of_two = false;  // ... or a power of two
   bool odd = false;
 };

@@ -1,7 +1,7 @@
 #define FMT_HEADER_ONLY
-#include <fmt/format.h>
-
 #include "base/fmt.h"
+
+#include <fmt/format.h>
 
 namespace se {
 

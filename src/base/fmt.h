@@ -1,5 +1,6 @@
-// base/fmt.h -- se::format; a thin shim, since libstdc++ 12 lacks std::format. Only fmt's light core header is seen here:
-// the formatting code is compiled once, in fmt.cc (the whole of it in every unit costs 10 s of compile time each).
+// base/fmt.h -- se::format; a thin shim, since libstdc++ 12 lacks std::format. Only fmt's light core header
+// is seen here: the formatting code is compiled once, in fmt.cc (the whole of it in every unit costs 10 s of
+// compile time each).
 #pragma once
 #include <fmt/core.h>
 

@@ -21,12 +21,12 @@ void append_fields(std::string& out, const char* key, const V& value, const Rest
 }
 }  // namespace detail
 
-#define SE_LOG(level, event, ...)                                      \
-  do {                                                                 \
-    if (::se::log_enabled(::se::LogLevel::level)) {                    \
-      std::string se_fields_;                                          \
+#define SE_LOG(level, event, ...)                                         \
+  do {                                                                    \
+    if (::se::log_enabled(::se::LogLevel::level)) {                       \
+      std::string se_fields_;                                             \
       ::se::detail::append_fields(se_fields_ __VA_OPT__(, ) __VA_ARGS__); \
-      ::se::log_line(::se::LogLevel::level, event, se_fields_);        \
-    }                                                                  \
+      ::se::log_line(::se::LogLevel::level, event, se_fields_);           \
+    }                                                                     \
   } while (0)
 }  // namespace se

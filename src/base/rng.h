@@ -16,9 +16,9 @@ double uniform(uint64_t seed, uint64_t stream, uint64_t counter);
 class Rng {
  public:
   explicit Rng(uint64_t seed, uint64_t stream = 0) : seed_(seed), stream_(stream) {}
-  double uniform() { return se::uniform(seed_, stream_, next_++); }           // [0, 1)
-  int64_t below(int64_t n) { return int64_t(uniform() * double(n)); }         // [0, n)
-  float normal();                                                             // N(0, 1), Box-Muller
+  double uniform() { return se::uniform(seed_, stream_, next_++); }    // [0, 1)
+  int64_t below(int64_t n) { return int64_t(uniform() * double(n)); }  // [0, n)
+  float normal();                                                      // N(0, 1), Box-Muller
 
  private:
   uint64_t seed_, stream_, next_ = 0;

@@ -9,14 +9,22 @@ namespace se {
 
 const char* to_string(Code code) {
   switch (code) {
-    case Code::kOk: return "ok";
-    case Code::kInvalid: return "invalid";
-    case Code::kNotFound: return "not found";
-    case Code::kUnsupported: return "unsupported";
-    case Code::kExhausted: return "exhausted";
-    case Code::kCancelled: return "cancelled";
-    case Code::kIo: return "i/o";
-    case Code::kInternal: return "internal";
+    case Code::kOk:
+      return "ok";
+    case Code::kInvalid:
+      return "invalid";
+    case Code::kNotFound:
+      return "not found";
+    case Code::kUnsupported:
+      return "unsupported";
+    case Code::kExhausted:
+      return "exhausted";
+    case Code::kCancelled:
+      return "cancelled";
+    case Code::kIo:
+      return "i/o";
+    case Code::kInternal:
+      return "internal";
   }
   return "?";
 }
@@ -27,7 +35,13 @@ void no_value(const Status& status) {
 }
 void ok_without_value() { check_failed("base/status.h", 0, "a failed Result needs an error", ""); }
 void check_failed(const char* file, int line, const char* expr, const std::string& message) {
-  std::fprintf(stderr, "%s:%d: check failed: %s%s%s\n", file, line, expr, message.empty() ? "" : ": ", message.c_str());
+  std::fprintf(stderr,
+               "%s:%d: check failed: %s%s%s\n",
+               file,
+               line,
+               expr,
+               message.empty() ? "" : ": ",
+               message.c_str());
   std::fflush(stderr);
   std::abort();
 }

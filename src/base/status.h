@@ -16,8 +16,8 @@ enum class Code : uint8_t {
   kUnsupported,  // well formed, but not something this build does
   kExhausted,    // no page, no memory, no room
   kCancelled,
-  kIo,           // the operating system said no
-  kInternal      // an exception of a library, caught at a door
+  kIo,       // the operating system said no
+  kInternal  // an exception of a library, caught at a door
 };
 const char* to_string(Code code);
 
@@ -85,13 +85,13 @@ void Result<T>::guard() {
 #define SE_CONCAT_(a, b) a##b
 #define SE_CONCAT(a, b) SE_CONCAT_(a, b)
 // Returns the error of a Status expression from the enclosing function.
-#define SE_TRY(expr)                                 \
-  do {                                               \
+#define SE_TRY(expr)                                                           \
+  do {                                                                         \
     if (::se::Status se_status_ = (expr); !se_status_.ok()) return se_status_; \
   } while (0)
 // SE_ASSIGN(auto x, f()): x = value of a Result, or return its error.
-#define SE_ASSIGN(decl, expr)                                        \
-  auto SE_CONCAT(se_result_, __LINE__) = (expr);                     \
+#define SE_ASSIGN(decl, expr)                                                                 \
+  auto SE_CONCAT(se_result_, __LINE__) = (expr);                                              \
   if (!SE_CONCAT(se_result_, __LINE__).ok()) return SE_CONCAT(se_result_, __LINE__).status(); \
   decl = SE_CONCAT(se_result_, __LINE__).take()
 

@@ -11,8 +11,10 @@ Result<Buffer> Buffer::allocate(int64_t bytes, DeviceKind device) {
   SE_CHECK(bytes >= 0, "{} bytes", bytes);
   Buffer b;
   if (bytes == 0) return b;
-  void* p = ::mmap(nullptr, size_t(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED) return exhausted(format("cannot allocate {:.1f} MiB of memory", double(bytes) / 1048576));
+  void* p = ::mmap(
+      nullptr, size_t(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED)
+    return exhausted(format("cannot allocate {:.1f} MiB of memory", double(bytes) / 1048576));
   if (bytes >= 4 << 20) ::madvise(p, size_t(bytes), MADV_HUGEPAGE);
   b.data_ = static_cast<char*>(p);
   b.bytes_ = bytes;

@@ -36,7 +36,8 @@ class Stream {
 class Buffer {
  public:
   Buffer() = default;
-  static Result<Buffer> allocate(int64_t bytes, DeviceKind device = DeviceKind::kCpu);  // kExhausted, with sizes
+  static Result<Buffer> allocate(int64_t bytes,
+                                 DeviceKind device = DeviceKind::kCpu);  // kExhausted, with sizes
   Buffer(Buffer&& other) noexcept { swap(other); }
   Buffer& operator=(Buffer&& other) noexcept {
     swap(other);

@@ -6,11 +6,25 @@ struct TypeInfo {
   const char* name;
   int elements, bytes;
 };
-constexpr TypeInfo kTypes[] = {
-    {"f32", 1, 4},    {"f16", 1, 2},    {"bf16", 1, 2},   {"f8e4m3", 1, 1}, {"f8e5m2", 1, 1},
-    {"i8", 1, 1},     {"u8", 1, 1},     {"i32", 1, 4},    {"i64", 1, 8},    {"q4_0", 32, 18},
-    {"q4_1", 32, 20}, {"q5_0", 32, 22}, {"q5_1", 32, 24}, {"q8_0", 32, 34}, {"q2_K", 256, 84},
-    {"q3_K", 256, 110}, {"q4_K", 256, 144}, {"q5_K", 256, 176}, {"q6_K", 256, 210}};
+constexpr TypeInfo kTypes[] = {{"f32", 1, 4},
+                               {"f16", 1, 2},
+                               {"bf16", 1, 2},
+                               {"f8e4m3", 1, 1},
+                               {"f8e5m2", 1, 1},
+                               {"i8", 1, 1},
+                               {"u8", 1, 1},
+                               {"i32", 1, 4},
+                               {"i64", 1, 8},
+                               {"q4_0", 32, 18},
+                               {"q4_1", 32, 20},
+                               {"q5_0", 32, 22},
+                               {"q5_1", 32, 24},
+                               {"q8_0", 32, 34},
+                               {"q2_K", 256, 84},
+                               {"q3_K", 256, 110},
+                               {"q4_K", 256, 144},
+                               {"q5_K", 256, 176},
+                               {"q6_K", 256, 210}};
 }  // namespace
 
 const char* to_string(DType dtype) { return kTypes[size_t(dtype)].name; }
@@ -50,7 +64,8 @@ TensorView TensorView::slice(int64_t begin, int64_t end) const {
 TensorView TensorView::index(int64_t i) const {
   TensorView t = slice(i, i + 1);
   t.rank = rank - 1;
-  for (int d = 0; d < t.rank; ++d) t.shape[size_t(d)] = shape[size_t(d) + 1], t.stride[size_t(d)] = stride[size_t(d) + 1];
+  for (int d = 0; d < t.rank; ++d)
+    t.shape[size_t(d)] = shape[size_t(d) + 1], t.stride[size_t(d)] = stride[size_t(d) + 1];
   return t;
 }
 

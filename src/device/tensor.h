@@ -14,8 +14,25 @@ enum class DeviceKind : uint8_t { kCpu, kCuda };
 
 // Plain types, then the GGUF block types that weights are computed in (spec/models.md 8.2).
 enum class DType : uint8_t {
-  kF32, kF16, kBF16, kF8E4M3, kF8E5M2, kI8, kU8, kI32, kI64,
-  kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ2_K, kQ3_K, kQ4_K, kQ5_K, kQ6_K
+  kF32,
+  kF16,
+  kBF16,
+  kF8E4M3,
+  kF8E5M2,
+  kI8,
+  kU8,
+  kI32,
+  kI64,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ2_K,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K
 };
 const char* to_string(DType dtype);
 int block_elements(DType dtype);  // 1 for plain types
@@ -35,8 +52,14 @@ struct TensorView {
   std::array<int64_t, kMaxRank> shape{}, stride{};
 
   // A contiguous view of `data`.
-  static TensorView of(void* data, DType dtype, std::span<const int64_t> shape, DeviceKind device = DeviceKind::kCpu);
-  static TensorView of(void* data, DType dtype, std::initializer_list<int64_t> shape, DeviceKind device = DeviceKind::kCpu) {
+  static TensorView of(void* data,
+                       DType dtype,
+                       std::span<const int64_t> shape,
+                       DeviceKind device = DeviceKind::kCpu);
+  static TensorView of(void* data,
+                       DType dtype,
+                       std::initializer_list<int64_t> shape,
+                       DeviceKind device = DeviceKind::kCpu) {
     return of(data, dtype, std::span(shape.begin(), shape.size()), device);
   }
 

@@ -91,7 +91,8 @@ class Driver final : public AttentionPort {
 
   int64_t bytes(const PlanSequence& seq) const;  // counted: pages it refers to, staged ones included
   void force_select_for_test(bool on) { force_select_ = on; }
-  // Benchmarks: attend() stores K and V and leaves `out` alone, so that deep caches are filled without a prefill.
+  // Benchmarks: attend() stores K and V and leaves `out` alone, so that deep caches are filled without a
+  // prefill.
   void fill_only(bool on);
 
  private:

@@ -7,11 +7,16 @@
 
 namespace se::cpu {
 
-enum class Isa : uint8_t { kBaseline, kAvx2, kAvx512 };  // kAvx2: with FMA and F16C; kAvx512: F, BW, VL, DQ, VNNI
+enum class Isa : uint8_t {
+  kBaseline,
+  kAvx2,
+  kAvx512
+};  // kAvx2: with FMA and F16C; kAvx512: F, BW, VL, DQ, VNNI
 const char* to_string(Isa isa);
-Isa best_isa();           // of this machine
-Result<Isa> wanted_isa();  // SE_ISA, or best_isa(); kInvalid for unknown names, kUnsupported for missing levels
-Isa isa();                // wanted_isa(), cached; best_isa() where SE_ISA is bad (entry points check first)
+Isa best_isa();  // of this machine
+Result<Isa>
+wanted_isa();  // SE_ISA, or best_isa(); kInvalid for unknown names, kUnsupported for missing levels
+Isa isa();     // wanted_isa(), cached; best_isa() where SE_ISA is bad (entry points check first)
 void set_isa_for_test(Isa isa);
 
 }  // namespace se::cpu

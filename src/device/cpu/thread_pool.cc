@@ -88,8 +88,10 @@ void ThreadPool::run(int64_t items, const std::function<void(int64_t, int)>& fn)
   wake_.notify_all();
   drain(0);
   for (int spin = 0; busy_.load(std::memory_order_acquire) != 0; ++spin) {
-    if (spin < kSpins) relax();
-    else std::this_thread::yield();
+    if (spin < kSpins)
+      relax();
+    else
+      std::this_thread::yield();
   }
 }
 

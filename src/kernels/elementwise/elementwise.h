@@ -4,7 +4,10 @@
 
 namespace se {
 
-void add(const TensorView& x, const TensorView& y, const TensorView& out, Stream& stream);  // out may be x or y
+void add(const TensorView& x,
+         const TensorView& y,
+         const TensorView& out,
+         Stream& stream);  // out may be x or y
 // out = silu(gate) * up, silu(z) = z / (1 + exp(-z)); out may be gate or up.
 void silu_mul(const TensorView& gate, const TensorView& up, const TensorView& out, Stream& stream);
 

@@ -6,7 +6,12 @@
 
 namespace se {
 
-// out f32 [ids, dim] = rows ids of table [vocab, dim] (any type that dequantize takes), times scale. Ids must be in range.
-void embed(std::span<const int32_t> ids, const TensorView& table, float scale, const TensorView& out, Stream& stream);
+// out f32 [ids, dim] = rows ids of table [vocab, dim] (any type that dequantize takes), times scale. Ids must
+// be in range.
+void embed(std::span<const int32_t> ids,
+           const TensorView& table,
+           float scale,
+           const TensorView& out,
+           Stream& stream);
 
 }  // namespace se
