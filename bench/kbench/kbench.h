@@ -1,0 +1,67 @@
+// bench/kbench/kbench.h -- measuring one op on the GPU: L2 flushed by reading before each repeat, CUDA events,
+// median with p10 and p90, one JSON line a case. Every case is checked against a double reference first.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "device/cuda/device.h"
+#include "device/cuda/memory.h"
+#include "device/cuda/stream.h"
+
+namespace se::kbench {
+
+constexpr double kReadPeak = 4.5e12;  // bytes/s that the bars of the project count as the whole
+
+struct Stats {
+  double median = 0, p10 = 0, p90 = 0;  // microseconds
+};
+
+class Bench {
+ public:
+  Bench(const cuda::DeviceFacts& facts, int repeats);
+  cuda::Stream& stream() { return stream_; }
+  // Of `op` as enqueued on stream(), replayed from a graph, each time after a read of 512 MiB.
+  Stats measure(const std::function<void()>& op);
+  // The JSON line of a measured case.
+  void report(const std::string& op, const std::string& shape, double bytes, double error, const Stats& s);
+  // Counts a check; prints it if it failed, or `always`.
+  void check(const std::string& what, bool good, double error, bool always = false);
+  int failures() const { return failures_; }
+  int checks() const { return checks_; }
+
+ private:
+  cuda::DeviceFacts facts_;
+  int repeats_, failures_ = 0, checks_ = 0;
+  cuda::Stream stream_;
+  cuda::Buffer flush_, sink_;
+};
+
+cuda::Buffer device_memory(int64_t bytes);
+// Random 16-bit floats, uniform in [-scale, scale), bf16 or f16.
+void fill_random(void* to, int64_t elements, bool bf16, float scale, uint64_t seed, cuda::Stream& stream);
+void read_all(const void* from, int64_t bytes, void* sink, cuda::Stream& stream);
+float random_float(uint64_t seed, uint64_t i);  // host: uniform in [-1, 1)
+
+template <typename T>
+cuda::Buffer upload(const std::vector<T>& host) {
+  cuda::Buffer b = device_memory(int64_t(host.size() * sizeof(T)) + 16);
+  SE_CUDA(cudaMemcpy(b.data(), host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice));
+  return b;
+}
+template <typename T>
+std::vector<T> download(const void* from, int64_t n) {
+  std::vector<T> host(static_cast<size_t>(n));
+  SE_CUDA(cudaMemcpy(host.data(), from, size_t(n) * sizeof(T), cudaMemcpyDeviceToHost));
+  return host;
+}
+
+void attention_checks(Bench& bench);
+void attention_cases(Bench& bench);
+void quest_checks(Bench& bench);
+void quest_cases(Bench& bench);
+void topk_checks(Bench& bench);
+void topk_cases(Bench& bench);
+
+}  // namespace se::kbench

@@ -1,0 +1,128 @@
+// sparse-engine-kbench: checks and times the CUDA kernels.
+//   --check      checks only: small shapes, fit for compute-sanitizer
+//   --repeats N  (default 50)       --op attention|quest|topk|read   one of them      --device cuda:N
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/fmt.h"
+#include "kbench/kbench.h"
+
+namespace se::kbench {
+
+Bench::Bench(const cuda::DeviceFacts& facts, int repeats)
+    : facts_(facts), repeats_(repeats), flush_(device_memory(512 << 20)), sink_(device_memory(256)) {
+  SE_CUDA(cudaMemset(flush_.data(), 1, size_t(flush_.bytes())));
+}
+
+cuda::Buffer device_memory(int64_t bytes) {
+  auto b = cuda::Buffer::allocate(bytes);
+  if (!b.ok()) {
+    std::fprintf(stderr, "%s\n", b.status().message().c_str());
+    std::exit(1);
+  }
+  return b.take();
+}
+
+Stats Bench::measure(const std::function<void()>& op) {
+  const cuda::Graph graph = stream_.capture(op);
+  std::vector<double> us;
+  cuda::Event begin, end;
+  for (int i = 0; i < repeats_ + 5; ++i) {
+    read_all(flush_.data(), flush_.bytes(), sink_.data(), stream_);
+    stream_.record(begin);
+    graph.launch(stream_.get());
+    stream_.record(end);
+    end.wait();
+    if (i >= 5) us.push_back(double(end.microseconds_since(begin)));
+  }
+  std::sort(us.begin(), us.end());
+  const auto at = [&](double f) { return us[size_t(f * double(us.size() - 1) + 0.5)]; };
+  return {at(0.5), at(0.1), at(0.9)};
+}
+
+void Bench::report(const std::string& op, const std::string& shape, double bytes, double error, const Stats& s) {
+  std::printf("%s\n",
+              format("{{\"op\": \"{}\", \"shape\": \"{}\", \"us\": {:.2f}, \"p10\": {:.2f}, \"p90\": {:.2f}, "
+                     "\"bytes\": {:.0f}, \"tb_s\": {:.3f}, \"share_of_4.5\": {:.3f}, \"error\": {:.2e}, "
+                     "\"repeats\": {}, \"device\": \"{}\"}}",
+                     op,
+                     shape,
+                     s.median,
+                     s.p10,
+                     s.p90,
+                     bytes,
+                     bytes / s.median * 1e-6,
+                     bytes / s.median * 1e6 / kReadPeak,
+                     error,
+                     repeats_,
+                     facts_.name)
+                  .c_str());
+  std::fflush(stdout);
+}
+
+void Bench::check(const std::string& what, bool good, double error, bool always) {
+  ++checks_;
+  if (!good) ++failures_;
+  if (!good || always)
+    std::printf("%s %s (error %.2e)\n", good ? "ok    " : "FAILED", what.c_str(), error);
+  std::fflush(stdout);
+}
+
+namespace {
+
+void read_cases(Bench& b) {  // the ceilings: nothing, and a plain read
+  b.report("nothing", "empty graph", 0, 0, b.measure([] {}));
+  for (int64_t mib : {16, 64, 256, 2048}) {
+    cuda::Buffer from = device_memory(mib << 20), sink = device_memory(256);
+    fill_random(from.data(), from.bytes() / 2, true, 1, 7, b.stream());
+    const Stats s = b.measure([&] { read_all(from.data(), from.bytes(), sink.data(), b.stream()); });
+    b.report("read", format("{} MiB", mib), double(from.bytes()), 0, s);
+  }
+}
+
+int run(int argc, char** argv) {
+  bool only_check = false;
+  int repeats = 50;
+  const char *op = "", *device = "cuda";
+  for (int i = 1; i < argc; ++i) {
+    const bool more = i + 1 < argc;
+    if (!std::strcmp(argv[i], "--check"))
+      only_check = true;
+    else if (!std::strcmp(argv[i], "--repeats") && more)
+      repeats = std::max(1, std::atoi(argv[++i]));
+    else if (!std::strcmp(argv[i], "--op") && more)
+      op = argv[++i];
+    else if (!std::strcmp(argv[i], "--device") && more)
+      device = argv[++i];
+    else {
+      std::fprintf(stderr, "unknown argument '%s': see bench/kbench/main.cc\n", argv[i]);
+      return 2;
+    }
+  }
+  const auto facts = cuda::open_device(device);
+  if (!facts.ok()) {
+    std::fprintf(stderr, "%s\n", facts.status().message().c_str());
+    return 1;
+  }
+  std::printf("# %s\n", cuda::to_string(*facts).c_str());
+  Bench b(*facts, repeats);
+  const auto wanted = [&](const char* name) { return !*op || !std::strcmp(op, name); };
+  if (wanted("attention")) attention_checks(b);
+  if (wanted("quest")) quest_checks(b);
+  if (wanted("topk")) topk_checks(b);
+  std::printf("# %d checks, %d failed\n", b.checks(), b.failures());
+  if (!only_check) {
+    if (wanted("read")) read_cases(b);
+    if (wanted("attention")) attention_cases(b);
+    if (wanted("quest")) quest_cases(b);
+    if (wanted("topk")) topk_cases(b);
+  }
+  return b.failures() == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace se::kbench
+
+int main(int argc, char** argv) { return se::kbench::run(argc, argv); }

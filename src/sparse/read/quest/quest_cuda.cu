@@ -1,0 +1,120 @@
+// One warp per KV head takes 8 units at a time: a lane reads 16-byte pieces of one unit's bounds straight into the
+// B operand (the channels of a step are permuted alike in q, so no shuffle is needed) and the warps' maxima
+// meet in shared memory.
+#include <cuda_bf16.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "device/cuda/launch.h"
+#include "device/cuda/stream.h"
+#include "sparse/read/quest/quest_cuda.h"
+
+namespace se::quest::cuda {
+namespace {
+
+constexpr int kDim = 128, kTile = 8, kBlock = 32, kMostWarps = 8;  // units of a tile, of a block
+
+__device__ __forceinline__ void pieces(float a, float b, uint32_t& high, uint32_t& rest) {
+  const __nv_bfloat162 h = __floats2bfloat162_rn(a, b);
+  const float2 f = __bfloat1622float2(h);
+  const __nv_bfloat162 r = __floats2bfloat162_rn(a - f.x, b - f.y);
+  high = reinterpret_cast<const uint32_t&>(h), rest = reinterpret_cast<const uint32_t&>(r);
+}
+
+__device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ uint4 load16(const char* from) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+
+__global__ __launch_bounds__(kMostWarps * 32) void score_kernel(const __grid_constant__ ScoreParams p) {
+  __shared__ float best[kMostWarps][kBlock];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const int g = lane / 4, c = lane % 4;
+  se::cuda::pdl_wait();
+  se::cuda::pdl_release();
+  const int listed = blockIdx.y;
+  if (listed >= *p.n) return;
+  const int row = p.ids[listed], units = p.units[row];
+  const int64_t* runs = p.runs + p.start[row];
+  const int64_t offset = p.offset ? p.offset[row] : 0;
+  const int per_page_shift = p.page_shift - p.unit_shift;
+
+  for (int block = blockIdx.x; block * kBlock < units; block += gridDim.x) {
+    for (int x = lane; x < kBlock; x += 32) best[warp][x] = -INFINITY;
+    __syncwarp();
+    for (int head = warp; head < p.kv_heads; head += warps) {
+      uint32_t pos[kDim / 16][4], neg[kDim / 16][4];
+      const float* q = p.q + p.q_start[row] * p.q_token + (head * p.group + min(g, p.group - 1)) * p.q_head;
+#pragma unroll
+      for (int b = 0; b < kDim / 32; ++b)
+#pragma unroll
+        for (int s = 0; s < 2; ++s) {
+          const float4 v = *reinterpret_cast<const float4*>(q + b * 32 + c * 8 + s * 4);
+          pieces(fmaxf(v.x, 0), fmaxf(v.y, 0), pos[b * 2 + s][0], pos[b * 2 + s][1]);
+          pieces(fmaxf(v.z, 0), fmaxf(v.w, 0), pos[b * 2 + s][2], pos[b * 2 + s][3]);
+          pieces(fminf(v.x, 0), fminf(v.y, 0), neg[b * 2 + s][0], neg[b * 2 + s][1]);
+          pieces(fminf(v.z, 0), fminf(v.w, 0), neg[b * 2 + s][2], neg[b * 2 + s][3]);
+        }
+#pragma unroll
+      for (int tile = 0; tile < kBlock / kTile; ++tile) {
+        const int first = block * kBlock + tile * kTile, unit = min(first + g, units - 1);
+        const int64_t slot = (runs[unit >> per_page_shift] >> 16) + offset;
+        const int64_t at = (slot >> p.page_shift) * p.page_stride +
+                           (unit & ((1 << per_page_shift) - 1)) * p.item_stride + head * p.head_stride + c * 16;
+        uint4 lo[kDim / 32], hi[kDim / 32];
+#pragma unroll
+        for (int b = 0; b < kDim / 32; ++b) lo[b] = load16(p.lo + at + b * 64), hi[b] = load16(p.hi + at + b * 64);
+        float up[4] = {}, down[4] = {};
+#pragma unroll
+        for (int b = 0; b < kDim / 32; ++b) {
+          mma(up, pos[2 * b], hi[b].x, hi[b].y);
+          mma(down, neg[2 * b], lo[b].x, lo[b].y);
+          mma(up, pos[2 * b + 1], hi[b].z, hi[b].w);
+          mma(down, neg[2 * b + 1], lo[b].z, lo[b].w);
+        }
+        float m[2];  // of units 2c, 2c + 1 of the tile, query head g
+        for (int x = 0; x < 2; ++x) {
+          m[x] = g < p.group ? (up[x] + up[x + 2]) + (down[x] + down[x + 2]) : -INFINITY;
+          for (int d = 4; d < 32; d *= 2) m[x] = fmaxf(m[x], __shfl_xor_sync(~0u, m[x], d));
+        }
+        if (g == 0) {
+          float* b = best[warp] + tile * kTile + 2 * c;
+          b[0] = fmaxf(b[0], m[0]), b[1] = fmaxf(b[1], m[1]);
+        }
+      }
+    }
+    __syncthreads();
+    if (threadIdx.x < kBlock && block * kBlock + int(threadIdx.x) < units) {
+      float m = -INFINITY;
+      for (int w = 0; w < warps; ++w) m = fmaxf(m, best[w][threadIdx.x]);
+      p.score[listed * p.score_row + block * kBlock + threadIdx.x] = m;
+    }
+    __syncthreads();
+  }
+}
+
+}  // namespace
+
+void score_units(const ScoreParams& p, se::cuda::Stream& stream) {
+  if (p.group < 1 || p.group > 8 || p.cap < 1) {
+    std::fprintf(stderr, "quest scores: group %d of %d rows: expected 1 to 8 query heads a KV head\n", p.group, p.cap);
+    std::abort();
+  }
+  const int64_t blocks = (p.most_units + kBlock - 1) / kBlock, share = 2048 / p.cap;
+  const int64_t grid = blocks < 1 ? 1 : blocks < share ? blocks : share < 1 ? 1 : share;
+  const int warps = p.kv_heads < kMostWarps ? p.kv_heads : kMostWarps;
+  se::cuda::launch(score_kernel, dim3(unsigned(grid), unsigned(p.cap)), warps * 32, 0, stream.get(), p);
+}
+
+}  // namespace se::quest::cuda
