@@ -105,8 +105,8 @@ struct StageSpec {
 class Stage {
  public:
   virtual ~Stage() = default;
-  virtual void visit(FieldVisitor&) = 0;            // every field once, in table order
-  virtual Status validate() const { return ok(); }  // relations between fields
+  virtual void visit(FieldVisitor&) = 0;                         // every field once, in table order
+  virtual Status validate() const { return ok(); }               // relations between fields
   virtual Status accepts(const ModelKv&) const { return ok(); }  // of fields and model; checked before spec()
   virtual std::string family() const = 0;  // equal families share launches; what may differ is in params
   virtual std::array<int32_t, 8> params(const SeqView&) const { return {}; }

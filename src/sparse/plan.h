@@ -5,10 +5,13 @@
 
 namespace se {
 
-enum class Staging : uint8_t { kNone, kLayer };  // kLayer: layer-major prefill, the prompt's K/V held exact until the pick
+enum class Staging : uint8_t {
+  kNone,
+  kLayer
+};  // kLayer: layer-major prefill, the prompt's K/V held exact until the pick
 
-// What a request costs, before it runs; derived from components and the keepers' arithmetic, and equal to what the store
-// allocates. Tokens are means over the layers of kind kFull.
+// What a request costs, before it runs; derived from components and the keepers' arithmetic, and equal to
+// what the store allocates. Tokens are means over the layers of kind kFull.
 struct Cost {
   int64_t resident_bytes = 0;   // after the last token
   int64_t peak_bytes = 0;       // most at any time
@@ -21,31 +24,32 @@ struct Plan {
   std::string text;                           // canonical
   std::vector<std::unique_ptr<Keeper>> keep;  // in order, each narrows the list of the one before
   std::unique_ptr<Codec> store;
-  std::unique_ptr<Codec> plain;               // the model's dtype: staged prompts
-  std::unique_ptr<Reader> read;               // null: all
-  std::vector<const Stage*> stages;           // owner numbers of the layout; [0] is the driver's (null)
+  std::unique_ptr<Codec> plain;      // the model's dtype: staged prompts
+  std::unique_ptr<Reader> read;      // null: all
+  std::vector<const Stage*> stages;  // owner numbers of the layout; [0] is the driver's (null)
 
   ModelKv model;
   CodecSpec store_spec;
   std::vector<KeeperSpec> keep_specs;
-  ReaderSpec read_spec;                       // meaningful if read
-  std::shared_ptr<const KvLayout> layout;     // of sequences
+  ReaderSpec read_spec;                            // meaningful if read
+  std::shared_ptr<const KvLayout> layout;          // of sequences
   std::shared_ptr<const KvLayout> staging_layout;  // kLayer: one layer of plain pages; else null
-  int ring = 0;                               // decode queries kept for ScoreSpec::kRing; 0: none
+  int ring = 0;                                    // decode queries kept for ScoreSpec::kRing; 0: none
 
-  PrefixMode prefix = PrefixMode::kRadix;     // the weakest of its stages
+  PrefixMode prefix = PrefixMode::kRadix;  // the weakest of its stages
   int64_t page = 16, split = 256, chunk = 0, last_chunk = 1;
   Staging staging = Staging::kNone;
-  uint64_t state_id = 0, read_id = 0;         // fingerprints: what made the bytes; what decode reads
+  uint64_t state_id = 0, read_id = 0;  // fingerprints: what made the bytes; what decode reads
 
-  int owner(const Stage& stage) const;        // its number in `stages`
+  int owner(const Stage& stage) const;  // its number in `stages`
   // From an empty sequence: prompt, max_new of the view. Continuing: `held` has (paged, tail) by group.
   Cost cost(const SeqView& request, std::span<const std::array<int64_t, 2>> held = {}) const;
 };
-inline constexpr int kDriverOwner = 0;        // component 0: the query ring, f32 [ring, q_heads, k_dim] per sequence
+inline constexpr int kDriverOwner =
+    0;  // component 0: the query ring, f32 [ring, q_heads, k_dim] per sequence
 
-// Parses plan text (docs/plan-language.md). Errors say what was found, what is allowed, and the nearest legal choice;
-// refused compositions name both stages and why. "" and "dense" are the empty plan.
+// Parses plan text (docs/plan-language.md). Errors say what was found, what is allowed, and the nearest legal
+// choice; refused compositions name both stages and why. "" and "dense" are the empty plan.
 Result<std::shared_ptr<const Plan>> parse_plan(std::string_view text, const ModelKv& model);
 
 // All stages, in axis order, then by name.
