@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 
 namespace se {
 namespace {
@@ -38,13 +37,6 @@ Status KvStore::take(std::vector<PageRef>& into, int64_t n, int64_t bytes, bool 
 Result<PageRef> KvStore::take_block(const KvLayout& layout, const PageRef& from) {
   if (layout.sequence_bytes() == 0) return PageRef();
   SE_ASSIGN(PageRef block, arena_->take(layout.sequence_bytes()));
-  if (block.id() > std::numeric_limits<int32_t>::max()) {  // StepRows::item
-    return unsupported(
-        format("a sequence block of {} bytes lies beyond the 512 GiB that 32-bit items reach: a KV arena of "
-               "{} MiB is too large for so many page sizes",
-               block.bytes(),
-               arena_->limit_bytes() >> 20));
-  }
   if (from) {
     std::memcpy(block.data(), from.data(), size_t(block.bytes()));
   } else {
