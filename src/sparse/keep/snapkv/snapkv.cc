@@ -20,7 +20,10 @@ class SnapKv final : public Keeper {
        .max = 1 << 30},
       c_.budget);
     f({.name = "sink", .help = "first tokens that always stay", .max = 1 << 30}, c_.sink);
-    f({.name = "recent", .help = "last tokens that always stay", .max = 1 << 30}, c_.recent);
+    f({.name = "recent",
+       .help = "last tokens that always stay (the default leaves half of a small budget to votes)",
+       .max = 1 << 30},
+      c_.recent);
     f({.name = "window", .help = "last queries that vote", .min = 1, .max = 1024}, c_.window);
     f({.name = "pool",
        .help = "width of the max-pooling of a prompt's votes, 1: none",
@@ -34,20 +37,20 @@ class SnapKv final : public Keeper {
       c_.every);
   }
   Status validate() const override {
-    const int64_t fixed = c_.sink + c_.recent;
+    const int64_t fixed = c_.sink + recent();
     if (c_.budget.percent == 0 && fixed > c_.budget.tokens) {
       return invalid(
           format("snapkv.sink = {} and snapkv.recent = {} exceed snapkv.budget = {}; a budget of at least {} "
                  "holds them",
                  c_.sink,
-                 c_.recent,
+                 recent(),
                  c_.budget.tokens,
                  fixed));
     }
     return ok();
   }
   std::string family() const override {
-    return format("snapkv({},{},{},{},{})", c_.sink, c_.recent, c_.window, kScores[c_.score], c_.every > 0);
+    return format("snapkv({},{},{},{},{})", c_.sink, recent(), c_.window, kScores[c_.score], c_.every > 0);
   }
 
   KeeperSpec spec(const ModelKv&, const CodecSpec&) const override {
@@ -56,7 +59,7 @@ class SnapKv final : public Keeper {
     s.last_chunk = c_.window;
     ScoreSpec votes;
     votes.queries = ScoreSpec::Queries::kWindow, votes.window = int(c_.window);
-    votes.skip_first = int(c_.sink), votes.skip_last = int(c_.recent);
+    votes.skip_first = int(c_.sink), votes.skip_last = int(recent());
     votes.prob = c_.score == kProb;
     votes.over_queries = votes.prob ? Reduce::kMean : Reduce::kMax;
     s.scores.push_back(votes);
@@ -88,13 +91,20 @@ class SnapKv final : public Keeper {
     const int64_t budget = votes.empty() ? in.in.counts.ptr<int32_t>()[0]  // nobody votes: nobody goes
                                          : *s.params.at<int32_t>(0, 0);
     const std::span<const float> score(votes.ptr<float>(), votes.empty() ? 0 : size_t(votes.shape[2]));
-    keep_best(in, score, c_.sink, c_.recent, budget, prompt ? *s.params.at<int32_t>(0, 1) : 1, out);
+    keep_best(in, score, c_.sink, recent(), budget, prompt ? *s.params.at<int32_t>(0, 1) : 1, out);
   }
 
  private:
+  // The default of `recent` is made for budgets of thousands; of a small one it leaves half to the votes, so
+  // that snapkv(budget=512) means something (docs/adr/0008-small-budgets.md). A value that was written
+  // stands.
+  int64_t recent() const {
+    const bool written = c_.recent != Config{}.recent || c_.budget.percent > 0;
+    return written ? c_.recent : std::min(c_.recent, std::max<int64_t>(c_.budget.tokens / 2 - c_.sink, 0));
+  }
   // A share of a short prompt still holds the sink and the recent tokens.
   int64_t budget(const SeqView& q) const {
-    return c_.budget.percent > 0 ? std::max({c_.budget.of(q.prompt), c_.sink + c_.recent, int64_t(1)})
+    return c_.budget.percent > 0 ? std::max({c_.budget.of(q.prompt), c_.sink + recent(), int64_t(1)})
                                  : c_.budget.tokens;
   }
   Config c_;
