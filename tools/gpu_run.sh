@@ -6,8 +6,12 @@ set -o pipefail
 cd "$(dirname "$0")/.." || exit 1
 out=${1:?usage: tools/gpu_run.sh OUT_DIR [sanitize]}
 mkdir -p "$out" build/gpu
-flags="-std=c++20 -O3 -gencode=arch=compute_90a,code=sm_90a -Isrc -Ibench -Xcompiler -O2 ${NVCC_FLAGS}"
-[ -n "$SE_FMT_INCLUDE" ] && flags="$flags -I$SE_FMT_INCLUDE"
+cuda=$(dirname "$(dirname "$(readlink -f "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")")")
+PATH=$cuda/bin:$PATH
+common="-std=c++20 -Isrc -Ibench ${NVCC_FLAGS}"
+[ -n "$SE_FMT_INCLUDE" ] && common="$common -I$SE_FMT_INCLUDE"
+# fmt 9 has no constexpr under nvcc, so its compile-time check of formats must be off there.
+flags="$common -O3 -gencode=arch=compute_90a,code=sm_90a -DFMT_CONSTEVAL="
 sources="src/base/fmt.cc src/base/status.cc src/base/log.cc src/device/tensor.cc $(ls src/device/cuda/*.cc src/device/cuda/*.cu)
   $(ls src/kernels/*/*_cuda.cc src/kernels/*/*_cuda.cu src/sparse/*/*/*_cuda.cu 2>/dev/null) $(ls bench/kbench/*.cc bench/kbench/*.cu)"
 begin=$(date +%s) pids=() objects=()
@@ -15,12 +19,15 @@ for s in $sources; do
   [ -e "$s" ] || continue
   o=build/gpu/$(echo "$s" | tr '/' '_').o
   objects+=("$o")
-  nvcc $flags -Xptxas -v -c "$s" -o "$o" >"$o.log" 2>&1 &
+  case $s in
+    *.cu) nvcc $flags -Xptxas -v -c "$s" -o "$o" >"$o.log" 2>&1 & ;;
+    *) g++ $common -O2 -ffp-contract=off -isystem "$cuda/include" -c "$s" -o "$o" >"$o.log" 2>&1 & ;;
+  esac
   pids+=($!)
 done
 good=1
 for p in "${pids[@]}"; do wait "$p" || good=0; done
-grep -hE 'error|warning' build/gpu/*.log | head -40
+grep -hE 'error|warning' build/gpu/*.log | grep -v Winvalid-constexpr | cut -c1-300 | head -20
 [ $good = 1 ] || { echo "build failed"; exit 1; }
 grep -hE 'Compiling entry|registers|spill' build/gpu/*.cu.o.log >"$out/ptxas.txt"
 nvcc $flags "${objects[@]}" -o build/gpu/kbench || exit 1

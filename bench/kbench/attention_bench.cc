@@ -23,7 +23,8 @@ struct Case {
   uint64_t seed = 1;
 };
 
-// A step on the device as the store lays it out: pages of K then V, [head][item][dim], a page id every 256 bytes.
+// A step on the device as the store lays it out: pages of K then V, [head][item][dim], a page id every 256
+// bytes.
 class Step {
  public:
   Step(const Case& c, Bench& b) : c_(c), heads_(c.per_head ? c.kv_heads : 1) {
@@ -77,7 +78,8 @@ class Step {
     part_.index.start = on(put(start), DType::kI64, {int64_t(start.size())});
     part_.index.offset = on(put(offset), DType::kI64, {int64_t(start.size())});
     part_.index.counts = on(put(counts), DType::kI32, {int64_t(counts.size())});
-    part_.index.unit = c.unit, part_.index.page = c.page, part_.index.row_heads = heads_, part_.index.cap = cap;
+    part_.index.unit = c.unit, part_.index.page = c.page, part_.index.row_heads = heads_,
+    part_.index.cap = cap;
     for (int p = 0; p < 2; ++p) {
       TensorView v = on(arena_.data() + p * plane,
                         c.bf16 ? DType::kBF16 : DType::kF16,
@@ -85,12 +87,14 @@ class Step {
       v.stride[0] = 256, v.stride[1] = c.dim * 2, v.stride[2] = int64_t(c.page) * c.dim * 2, v.stride[3] = 2;
       part_.planes[size_t(p)] = v;
     }
-    rows_.q_start = on(put(q_start), DType::kI32, {rows + 1}), rows_.kv_from = on(put(from), DType::kI32, {rows});
+    rows_.q_start = on(put(q_start), DType::kI32, {rows + 1}),
+    rows_.kv_from = on(put(from), DType::kI32, {rows});
     rows_.split = on(put(split), DType::kI32, {rows}), rows_.rows = rows_.decode_rows = int(rows);
     args_.rows = &rows_, args_.list.ids = on(put(ids), DType::kI32, {rows}), args_.list.cap = int(rows);
     std::vector<int32_t> n{int32_t(rows)};
     args_.list.n = on(put(n), DType::kI32, {1});
-    args_.q = on(put(q_), DType::kF32, {rows, q_heads, c.dim}), args_.scale = float(1 / std::sqrt(double(c.dim)));
+    args_.q = on(put(q_), DType::kF32, {rows, q_heads, c.dim}),
+    args_.scale = float(1 / std::sqrt(double(c.dim)));
     present_.k = on(put(nk_), DType::kF32, {rows, c.kv_heads, c.dim});
     present_.v = on(put(nv_), DType::kF32, {rows, c.kv_heads, c.dim});
     if (c.with_present) args_.present = &present_;
@@ -160,8 +164,9 @@ class Step {
         if (std::isnan(out[h * dim + d])) return 1e30;
       }
       const double l = double(lse[h]);
-      worst = std::max(worst, n ? std::abs(l - (top + std::log(total))) / std::max(1.0, std::abs(l))
-                                : (std::isinf(l) && l < 0 ? 0.0 : 1e30));
+      worst = std::max(worst,
+                       n ? std::abs(l - (top + std::log(total))) / std::max(1.0, std::abs(l))
+                         : (std::isinf(l) && l < 0 ? 0.0 : 1e30));
       if (std::isnan(l)) return 1e30;
     }
     return worst;
@@ -169,7 +174,8 @@ class Step {
 
  private:
   int64_t pick(int64_t below, int64_t i) const {
-    return std::min(below - 1, int64_t((double(random_float(c_.seed + 9, uint64_t(i))) * 0.5 + 0.5) * double(below)));
+    return std::min(below - 1,
+                    int64_t((double(random_float(c_.seed + 9, uint64_t(i))) * 0.5 + 0.5) * double(below)));
   }
   Case c_;
   int heads_;
@@ -193,7 +199,8 @@ std::vector<int> tokens_in_runs(int tokens, int unit) {
   return runs;
 }
 
-// q and the weights keep 16 bits; a term's rounding is 2^-17 of it, sums of up to 2^17 terms in f32 add theirs.
+// q and the weights keep 16 bits; a term's rounding is 2^-17 of it, sums of up to 2^17 terms in f32 add
+// theirs.
 constexpr double kTolerance = 1e-4;
 
 void check_case(Bench& b, const std::string& what, const Case& c) {
@@ -227,7 +234,8 @@ void time_case(Bench& b, const std::string& shape, const Case& c) {
   step.enqueue(b);
   b.stream().synchronize();
   double worst = 0;
-  for (size_t r : {size_t{0}, c.rows.size() - 1}) worst = std::max(worst, step.error(r, int(r % size_t(c.kv_heads))));
+  for (size_t r : {size_t{0}, c.rows.size() - 1})
+    worst = std::max(worst, step.error(r, int(r % size_t(c.kv_heads))));
   b.check("attention " + shape, worst <= kTolerance, worst);
   b.report("attend_decode", shape, step.bytes(), worst, b.measure([&] { step.enqueue(b); }));
 }
@@ -239,7 +247,8 @@ void attention_checks(Bench& b) {
     for (int dim : {128, 64}) {
       Case c;
       c.bf16 = bf16, c.dim = dim;
-      for (int tokens : {0, 1, 15, 16, 17, 255, 256, 257, 1000}) c.rows.push_back({tokens_in_runs(tokens, 16), 256});
+      for (int tokens : {0, 1, 15, 16, 17, 255, 256, 257, 1000})
+        c.rows.push_back({tokens_in_runs(tokens, 16), 256});
       check_case(b, format("odd lengths, {} x {}", bf16 ? "bf16" : "f16", dim), c);
     }
   }
@@ -266,7 +275,7 @@ void attention_checks(Bench& b) {
 
 void attention_cases(Bench& b) {
   for (int batch : {1, 8}) {
-    for (int split : {1024, 2048, 4096}) {
+    for (int split : {1024, 2000, 2048, 3984, 4096}) {
       Case c;
       for (int r = 0; r < batch; ++r) c.rows.push_back({tokens_in_runs(131072, 16), split});
       time_case(b, format("bf16 4x8x128, 131072 tokens, batch {}, page 16, split {}", batch, split), c);

@@ -15,7 +15,8 @@ __host__ __device__ inline float uniform(uint64_t seed, uint64_t i) {  // splitm
 }
 
 __global__ void fill(uint16_t* to, int64_t n, bool bf16, float scale, uint64_t seed) {
-  for (int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x; i < n; i += int64_t(gridDim.x) * blockDim.x) {
+  for (int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x; i < n;
+       i += int64_t(gridDim.x) * blockDim.x) {
     const float x = uniform(seed, uint64_t(i)) * scale;
     to[i] = bf16 ? __bfloat16_as_ushort(__float2bfloat16(x)) : __half_as_ushort(__float2half(x));
   }
@@ -41,7 +42,8 @@ void fill_random(void* to, int64_t elements, bool bf16, float scale, uint64_t se
 }
 
 void read_all(const void* from, int64_t bytes, void* sink, cuda::Stream& stream) {
-  read<<<1056, 256, 0, stream.get()>>>(static_cast<const uint4*>(from), bytes / 16, static_cast<uint32_t*>(sink));
+  read<<<1056, 256, 0, stream.get()>>>(
+      static_cast<const uint4*>(from), bytes / 16, static_cast<uint32_t*>(sink));
   SE_CUDA(cudaGetLastError());
 }
 

@@ -1,5 +1,6 @@
-// bench/kbench/kbench.h -- measuring one op on the GPU: L2 flushed by reading before each repeat, CUDA events,
-// median with p10 and p90, one JSON line a case. Every case is checked against a double reference first.
+// bench/kbench/kbench.h -- measuring one op on the GPU: L2 flushed by reading before each repeat, CUDA
+// events, median with p10 and p90, one JSON line a case. Every case is checked against a double reference
+// first.
 #pragma once
 #include <cstdint>
 #include <functional>

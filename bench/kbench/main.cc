@@ -42,7 +42,8 @@ Stats Bench::measure(const std::function<void()>& op) {
   return {at(0.5), at(0.1), at(0.9)};
 }
 
-void Bench::report(const std::string& op, const std::string& shape, double bytes, double error, const Stats& s) {
+void Bench::report(
+    const std::string& op, const std::string& shape, double bytes, double error, const Stats& s) {
   std::printf("%s\n",
               format("{{\"op\": \"{}\", \"shape\": \"{}\", \"us\": {:.2f}, \"p10\": {:.2f}, \"p90\": {:.2f}, "
                      "\"bytes\": {:.0f}, \"tb_s\": {:.3f}, \"share_of_4.5\": {:.3f}, \"error\": {:.2e}, "
@@ -65,8 +66,7 @@ void Bench::report(const std::string& op, const std::string& shape, double bytes
 void Bench::check(const std::string& what, bool good, double error, bool always) {
   ++checks_;
   if (!good) ++failures_;
-  if (!good || always)
-    std::printf("%s %s (error %.2e)\n", good ? "ok    " : "FAILED", what.c_str(), error);
+  if (!good || always) std::printf("%s %s (error %.2e)\n", good ? "ok    " : "FAILED", what.c_str(), error);
   std::fflush(stdout);
 }
 

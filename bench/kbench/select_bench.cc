@@ -64,7 +64,8 @@ class Scores {
         for (int a = 0; a < kv_heads_ * group_; ++a) {
           const float* q = q_.data() + (r * size_t(kv_heads_ * group_) + size_t(a)) * 128;
           const int64_t at = ((start_[r] + u / per_page_) * page_bytes_ + a / group_ * per_page_ * 256 +
-                              u % per_page_ * 256) / 2;
+                              u % per_page_ * 256) /
+                             2;
           double sum = 0, terms = 0;
           for (int d = 0; d < 128; ++d) {
             const double lo = double(bf16_to_f32(pages[size_t(at + d)]));
@@ -107,8 +108,10 @@ class Selection {
       n.push_back(int32_t(rows[r].size()));
     }
     score_ = upload(all), n_ = upload(n);
-    p_.index_row = std::max(k, 1), index_ = upload(std::vector<int32_t>(rows.size() * size_t(p_.index_row), -1));
-    p_.score = score_.ptr<float>(), p_.score_row = stride_, p_.n = n_.ptr<int32_t>(), p_.rows = int(rows.size());
+    p_.index_row = std::max(k, 1),
+    index_ = upload(std::vector<int32_t>(rows.size() * size_t(p_.index_row), -1));
+    p_.score = score_.ptr<float>(), p_.score_row = stride_, p_.n = n_.ptr<int32_t>(),
+    p_.rows = int(rows.size());
     p_.k = k, p_.index = index_.ptr<int32_t>();
   }
   const cuda::TopKParams& params() const { return p_; }
@@ -140,7 +143,9 @@ std::vector<float> scores(int n, uint64_t seed, int kind) {
   std::vector<float> s(static_cast<size_t>(n));
   for (size_t i = 0; i < s.size(); ++i) {
     const float x = random_float(seed, i);
-    s[i] = kind == 0 ? 40 + 10 * x : kind == 1 ? std::floor(x * 4) : x * std::exp2(60 * random_float(seed + 1, i));
+    s[i] = kind == 0   ? 40 + 10 * x
+           : kind == 1 ? std::floor(x * 4)
+                       : x * std::exp2(60 * random_float(seed + 1, i));
     if (kind == 1 && i % 97 == 0) s[i] = std::numeric_limits<float>::quiet_NaN();
     if (kind == 1 && i % 89 == 0) s[i] = -std::numeric_limits<float>::infinity();
     if (kind == 1 && i % 83 == 0) s[i] = -0.f;
@@ -171,7 +176,9 @@ void quest_cases(Bench& b) {
       const double error = rows == 1 && page_bytes == 0 ? s.error() : 0;
       const Stats t = b.measure([&] { quest::cuda::score_units(s.params(), b.stream()); });
       b.report("quest_scores",
-               format("8192 pages x 4 heads, {} rows, {}", rows, page_bytes ? "46 layers a page" : "one layer a page"),
+               format("8192 pages x 4 heads, {} rows, {}",
+                      rows,
+                      page_bytes ? "46 layers a page" : "one layer a page"),
                s.bytes(),
                error,
                t);
@@ -183,7 +190,8 @@ void topk_checks(Bench& b) {
   for (int kind = 0; kind < 3; ++kind) {
     for (int k : {0, 1, 3, 127, 1000}) {
       std::vector<std::vector<float>> rows;
-      for (int n : {0, 1, 3, 127, 128, 1001, 8191, 8192, 8193, 20000}) rows.push_back(scores(n, uint64_t(n + kind), kind));
+      for (int n : {0, 1, 3, 127, 128, 1001, 8191, 8192, 8193, 20000})
+        rows.push_back(scores(n, uint64_t(n + kind), kind));
       Selection s(rows, k);
       cuda::top_k(s.params(), b.stream());
       b.stream().synchronize();

@@ -8,8 +8,8 @@ namespace se::cuda {
 [[noreturn]] void call_failed(const char* file, int line, const char* call, cudaError_t error);
 }
 
-#define SE_CUDA(call)                                                                        \
-  do {                                                                                       \
-    if (const cudaError_t se_error_ = (call); se_error_ != cudaSuccess) [[unlikely]]         \
-      ::se::cuda::call_failed(__FILE__, __LINE__, #call, se_error_);                         \
+#define SE_CUDA(call)                                                                \
+  do {                                                                               \
+    if (const cudaError_t se_error_ = (call); se_error_ != cudaSuccess) [[unlikely]] \
+      ::se::cuda::call_failed(__FILE__, __LINE__, #call, se_error_);                 \
   } while (0)

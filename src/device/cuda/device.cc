@@ -15,11 +15,13 @@ std::string version(int v) { return format("{}.{}", v / 1000, v % 1000 / 10); }
 
 Status no_driver(cudaError_t error, int driver, int runtime) {
   if (error == cudaErrorInsufficientDriver && driver > 0)
-    return unsupported(format("the NVIDIA driver speaks CUDA {}, this build needs {} or newer: update the driver",
-                              version(driver),
-                              version(runtime)));
+    return unsupported(
+        format("the NVIDIA driver speaks CUDA {}, this build needs {} or newer: update the driver",
+               version(driver),
+               version(runtime)));
   if (error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver)
-    return unsupported("no CUDA device found: is a GPU there and its driver loaded? --device cpu works without");
+    return unsupported(
+        "no CUDA device found: is a GPU there and its driver loaded? --device cpu works without");
   return unsupported(format("CUDA does not start: {}", cudaGetErrorString(error)));
 }
 

@@ -1,6 +1,7 @@
-// device/cuda/launch.h -- one way to launch a kernel, with programmatic dependent launch: the kernel may start
-// while its predecessor drains, so it must call pdl_wait() before it touches what the predecessor writes (or
-// overwrites what the predecessor reads), and calls pdl_release() once its own successor may start.
+// device/cuda/launch.h -- one way to launch a kernel, with programmatic dependent launch: the kernel may
+// start while its predecessor drains, so it must call pdl_wait() before it touches what the predecessor
+// writes (or overwrites what the predecessor reads), and calls pdl_release() once its own successor may
+// start.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -17,12 +17,13 @@ Result<Buffer> Buffer::allocate(int64_t bytes, MemoryKind kind) {
     (void)cudaGetLastError();  // an allocation that fails is no sticky error
     size_t free = 0, total = 0;
     (void)cudaMemGetInfo(&free, &total);
-    return exhausted(format("cannot allocate {:.1f} MiB of {} memory: {} ({:.1f} of {:.1f} MiB free on the device)",
-                            double(bytes) / 1048576,
-                            kind == MemoryKind::kDevice ? "device" : "pinned host",
-                            cudaGetErrorString(e),
-                            double(free) / 1048576,
-                            double(total) / 1048576));
+    return exhausted(
+        format("cannot allocate {:.1f} MiB of {} memory: {} ({:.1f} of {:.1f} MiB free on the device)",
+               double(bytes) / 1048576,
+               kind == MemoryKind::kDevice ? "device" : "pinned host",
+               cudaGetErrorString(e),
+               double(free) / 1048576,
+               double(total) / 1048576));
   }
   b.data_ = static_cast<char*>(p), b.bytes_ = bytes;
   return b;

@@ -1,4 +1,5 @@
-// device/cuda/memory.h -- device and pinned host memory: unique owners, addresses that stay (graphs keep them).
+// device/cuda/memory.h -- device and pinned host memory: unique owners, addresses that stay (graphs keep
+// them).
 #pragma once
 #include <cstdint>
 #include <utility>

@@ -9,7 +9,8 @@ namespace se::cuda {
 namespace {
 
 DecodeType type_of(DType dtype) {
-  SE_CHECK(dtype == DType::kBF16 || dtype == DType::kF16, "K/V of {}: expected bf16 or f16", to_string(dtype));
+  SE_CHECK(
+      dtype == DType::kBF16 || dtype == DType::kF16, "K/V of {}: expected bf16 or f16", to_string(dtype));
   return dtype == DType::kBF16 ? DecodeType::kBF16 : DecodeType::kF16;
 }
 
@@ -53,9 +54,11 @@ void attend_decode(const AttendArgs& args,
   DecodeParams p;
   p.k = k.ptr<char>(), p.v = v.ptr<char>();
   p.page_stride = k.stride[0], p.item_stride = k.stride[1], p.head_stride = k.stride[2];
-  p.page_shift = std::countr_zero(unsigned(index.page)), p.unit_shift = std::countr_zero(unsigned(index.unit));
+  p.page_shift = std::countr_zero(unsigned(index.page)),
+  p.unit_shift = std::countr_zero(unsigned(index.unit));
   p.runs = index.runs.ptr<int64_t>(), p.start = index.start.ptr<int64_t>();
-  p.offset = index.offset.ptr<int64_t>(), p.counts = index.counts.ptr<int32_t>(), p.row_heads = index.row_heads;
+  p.offset = index.offset.ptr<int64_t>(), p.counts = index.counts.ptr<int32_t>(),
+  p.row_heads = index.row_heads;
   p.ids = args.list.ids.ptr<int32_t>(), p.n = args.list.n.ptr<int32_t>(), p.cap = args.list.cap;
   p.q_start = args.rows->q_start.ptr<int32_t>(), p.kv_from = args.rows->kv_from.ptr<int32_t>();
   p.split = args.rows->split.ptr<int32_t>();

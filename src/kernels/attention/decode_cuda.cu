@@ -1,14 +1,16 @@
-// Split-KV decode attention. A block takes one split of one KV head: each of its warps walks tiles of 16 places
-// (warp, warp + warps, ..), keeps its own ring of tiles in shared memory (cp.async, XOR-swizzled, no block
-// barrier in the loop) and its own running softmax; the warps are merged in order at the end of the split.
+// Split-KV decode attention. A block takes one split of one KV head: each of its warps walks tiles of 16
+// places (warp, warp + warps, ..), keeps its own ring of tiles in shared memory (cp.async, XOR-swizzled, no
+// block barrier in the loop) and its own running softmax; the warps are merged in order at the end of the
+// split.
 //
-// Tensor-core shape m16n8k16: rows 0-7 of A are the 8 query heads' high pieces, rows 8-15 the rest, first of q
-// (QK), then of the weights (PV). Ladder and figures: docs/performance.md.
+// Tensor-core shape m16n8k16: rows 0-7 of A are the 8 query heads' high pieces, rows 8-15 the rest, first of
+// q (QK), then of the weights (PV). Ladder and figures: docs/performance.md.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <type_traits>
 
 #include "device/cuda/launch.h"
 #include "device/cuda/stream.h"
@@ -18,10 +20,10 @@ namespace se::cuda {
 namespace {
 
 #ifndef SE_DECODE_WARPS
-#define SE_DECODE_WARPS 4
+#define SE_DECODE_WARPS 6
 #endif
 #ifndef SE_DECODE_STAGES
-#define SE_DECODE_STAGES 3
+#define SE_DECODE_STAGES 2
 #endif
 constexpr int kWarps = SE_DECODE_WARPS, kStages = SE_DECODE_STAGES, kTile = 16, kHeads = 8;
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
@@ -48,15 +50,18 @@ __device__ __forceinline__ void pieces(float a, float b, uint32_t& high, uint32_
   rest = pack(a - h.x, b - h.y, T());
 }
 
-__device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __nv_bfloat16) {
+__device__ __forceinline__ void mma(
+    float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __nv_bfloat16) {
   asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __half) {
   asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -75,8 +80,9 @@ __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address
 }
 // 16 bytes from device to shared memory; zeros if not `there` (nothing is read then).
 __device__ __forceinline__ void copy16(uint32_t to, const char* from, bool there) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0)
-               : "memory");
+  asm volatile(
+      "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0)
+      : "memory");
 }
 
 // The work of a launch: entry = (listed row, KV head, slice of 8 query heads), each with its splits.
@@ -91,14 +97,35 @@ __device__ __forceinline__ int splits_of(const DecodeParams& p, int row, int hea
   return int((places + p.split[row] - 1) / p.split[row]);
 }
 
-// Inclusive prefix sums of the splits of `entries` entries into `prefix`; all threads of the block.
-__device__ void count_splits(const DecodeParams& p, int entries, int slices, int* prefix, int* carry) {
+__device__ __forceinline__ void prefetch(const void* at) {
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(at));
+}
+
+// Inclusive prefix sums of the splits of all entries into `prefix`; all threads of the block. Returns the
+// number of entries. The list and its length are read together, and what an item reads next is on its way
+// before it is needed: at small batches the chain of dependent reads is what a step waits for.
+__device__ int count_splits(const DecodeParams& p, int slices, int* prefix, int* carry) {
+  int row = 0;
+  if (int(threadIdx.x) < p.cap * p.kv_heads * slices) {
+    row = threadIdx.x / slices / p.kv_heads;  // a guess: the list is mostly 0, 1, 2, ..
+    const int r = table_row(p, row, threadIdx.x / slices % p.kv_heads);
+    prefetch(p.counts + r), prefetch(p.split + row), prefetch(p.start + r), prefetch(p.q_start + row);
+    if (p.offset) prefetch(p.offset + r);
+    row = entry_row(p, threadIdx.x, slices);
+  }
+  const int entries = *p.n * p.kv_heads * slices;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int base = 0;
   for (int first = 0; first < entries; first += kWarps * 32) {
     const int e = first + threadIdx.x;
     int sum = 0;
-    if (e < entries) sum = splits_of(p, entry_row(p, e, slices), e / slices % p.kv_heads);
+    if (e < entries) {
+      if (first > 0) row = entry_row(p, e, slices);
+      const int head = e / slices % p.kv_heads, r = table_row(p, row, head);
+      prefetch(p.start + r), prefetch(p.q_start + row);
+      if (p.offset) prefetch(p.offset + r);
+      sum = splits_of(p, row, head);
+    }
     for (int d = 1; d < 32; d *= 2) {
       const int other = __shfl_up_sync(~0u, sum, d);
       if (lane >= d) sum += other;
@@ -114,6 +141,7 @@ __device__ void count_splits(const DecodeParams& p, int entries, int slices, int
     base = all;
     __syncthreads();
   }
+  return entries;
 }
 
 template <typename T, int DIM>
@@ -137,8 +165,8 @@ __global__ __launch_bounds__(kWarps * 32) void decode_kernel(const __grid_consta
 
   pdl_wait();
   pdl_release();
-  const int slices = (p.group + kHeads - 1) / kHeads, entries = *p.n * p.kv_heads * slices;
-  count_splits(p, entries, slices, prefix, carry);
+  const int slices = (p.group + kHeads - 1) / kHeads;
+  const int entries = count_splits(p, slices, prefix, carry);
   const int items = entries == 0 ? 0 : prefix[entries - 1];
 
   for (int item = blockIdx.x; item < items; item += gridDim.x) {
@@ -174,8 +202,9 @@ __global__ __launch_bounds__(kWarps * 32) void decode_kernel(const __grid_consta
         const int in_run = place_of(i) & ((1 << p.unit_shift) - 1);
         const bool there = in_run < int(r16 & 0xffff);
         const int64_t slot = (r16 >> 16) + offset + in_run;
-        const int64_t mine_at =
-            there ? (slot >> p.page_shift) * p.page_stride + (slot & ((1 << p.page_shift) - 1)) * p.item_stride : -1;
+        const int64_t mine_at = there ? (slot >> p.page_shift) * p.page_stride +
+                                            (slot & ((1 << p.page_shift) - 1)) * p.item_stride
+                                      : -1;
         const uint32_t mask = __ballot_sync(~0u, there);
         if (lane == 0) valid[warp][i % kStages] = mask;
         const uint32_t stage = ring_at + (i % kStages) * S::kStageBytes;
@@ -193,18 +222,23 @@ __global__ __launch_bounds__(kWarps * 32) void decode_kernel(const __grid_consta
       asm volatile("cp.async.commit_group;" ::: "memory");
     };
 
+    // All loads of the start are under way before the first is waited for: runs, q, then the first tiles.
+    int64_t early[kStages];
 #pragma unroll
-    for (int i = 0; i < kStages - 1; ++i) issue(i, fetch(i));
-    int64_t next = fetch(kStages - 1);
+    for (int i = 0; i < kStages; ++i) early[i] = fetch(i);
+    float2 q_raw[DIM / 8];
+    const float* q_from = p.q + p.q_start[row] * p.q_token + (q_head + min(g, heads - 1)) * p.q_head + 2 * c;
+#pragma unroll
+    for (int s = 0; s < DIM / 8; ++s) q_raw[s] = *reinterpret_cast<const float2*>(q_from + s * 8);
+#pragma unroll
+    for (int i = 0; i < kStages - 1; ++i) issue(i, early[i]);
+    int64_t next = early[kStages - 1];
 
     uint32_t q[DIM / 16][4];
-    {
-      const float* from = p.q + p.q_start[row] * p.q_token + (q_head + min(g, heads - 1)) * p.q_head;
 #pragma unroll
-      for (int s = 0; s < DIM / 16; ++s) {
-        pieces<T>(from[s * 16 + 2 * c], from[s * 16 + 2 * c + 1], q[s][0], q[s][1]);
-        pieces<T>(from[s * 16 + 2 * c + 8], from[s * 16 + 2 * c + 9], q[s][2], q[s][3]);
-      }
+    for (int s = 0; s < DIM / 16; ++s) {
+      pieces<T>(q_raw[2 * s].x, q_raw[2 * s].y, q[s][0], q[s][1]);
+      pieces<T>(q_raw[2 * s + 1].x, q_raw[2 * s + 1].y, q[s][2], q[s][3]);
     }
     float o[DIM / 8][4] = {};
     float top = -INFINITY, total = 0;
@@ -306,45 +340,60 @@ __global__ __launch_bounds__(kHeads * 32) void merge_kernel(const __grid_constan
   constexpr int kOwn = DIM / 32;
   const int slices = (p.group + kHeads - 1) / kHeads, entry = blockIdx.x;
   const int lane = threadIdx.x % 32, h = threadIdx.x / 32;
-  pdl_wait();
-  pdl_release();
-  if (entry >= *p.n * p.kv_heads * slices) return;
+  // The tables were complete before decode_kernel, which lets this one start only after its own wait: they
+  // may be read ahead of pdl_wait, and so may q and the present. A block that has nothing to do must still
+  // not end before it.
+  if (entry >= *p.n * p.kv_heads * slices) return pdl_wait();
   const int row = entry_row(p, entry, slices), head = entry / slices % p.kv_heads;
   const int in_group = entry % slices * kHeads + h;
-  if (in_group >= p.group) return;
   const int q_head = head * p.group + in_group, token = p.q_start[row], splits = splits_of(p, row, head);
+  float q[kOwn], first_k[kOwn], first_v[kOwn];
+  int from = 0;
+  if (p.new_k && in_group < p.group) {
+    from = p.kv_from[row];
+    const int64_t at = from * p.new_token + head * p.new_head + lane * kOwn;
+#pragma unroll
+    for (int d = 0; d < kOwn; ++d) {
+      q[d] = p.q[token * p.q_token + q_head * p.q_head + lane * kOwn + d];
+      first_k[d] = p.new_k[at + d], first_v[d] = p.new_v[at + d];
+    }
+  }
+  pdl_wait();
+  pdl_release();
+  if (in_group >= p.group) return;
   const float* lse = p.part_lse + int64_t(entry) * p.max_splits * kHeads + h;
   const float* out = p.part_out + (int64_t(entry) * p.max_splits * kHeads + h) * DIM + lane * kOwn;
   float top = -INFINITY;
   for (int s = lane; s < splits; s += 32) top = fmaxf(top, lse[int64_t(s) * kHeads]);
   for (int d = 16; d > 0; d /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
   float total = 0, acc[kOwn] = {};
-  if (top != -INFINITY) {
-    for (int base = 0; base < splits; base += 32) {
-      float mine = base + lane < splits ? exp2f((lse[int64_t(base + lane) * kHeads] - top) * kLog2e) : 0;
-#pragma unroll 16
-      for (int s = 0; s < 32; ++s) {
-        const float f = __shfl_sync(~0u, mine, s);
-        if (base + s >= splits) continue;
-        total += f;
+  using Own = std::conditional_t<kOwn == 4, float4, float2>;
+  for (int base = 0; base < splits && top != -INFINITY; base += 32) {
+    const float mine = base + lane < splits ? exp2f((lse[int64_t(base + lane) * kHeads] - top) * kLog2e) : 0;
+    Own part[32];  // all 32 loads under way at once
 #pragma unroll
-        for (int d = 0; d < kOwn; ++d) acc[d] += f * out[int64_t(base + s) * kHeads * DIM + d];
-      }
+    for (int s = 0; s < 32; ++s)
+      part[s] =
+          base + s < splits ? *reinterpret_cast<const Own*>(out + int64_t(base + s) * kHeads * DIM) : Own{};
+#pragma unroll
+    for (int s = 0; s < 32; ++s) {
+      const float f = __shfl_sync(~0u, mine, s);
+      total += f;
+#pragma unroll
+      for (int d = 0; d < kOwn; ++d) acc[d] += f * reinterpret_cast<const float*>(&part[s])[d];
     }
   }
-  if (p.new_k) {
-    float q[kOwn];
-    for (int d = 0; d < kOwn; ++d) q[d] = p.q[token * p.q_token + q_head * p.q_head + lane * kOwn + d];
-    for (int j = p.kv_from[row]; j <= token; ++j) {
-      const int64_t at = j * p.new_token + head * p.new_head + lane * kOwn;
-      float dot = 0;
-      for (int d = 0; d < kOwn; ++d) dot += q[d] * p.new_k[at + d];
-      for (int d = 16; d > 0; d /= 2) dot += __shfl_xor_sync(~0u, dot, d);
-      const float s = dot * p.scale, now = fmaxf(top, s);
-      const float shrink = exp2f((top - now) * kLog2e), f = exp2f((s - now) * kLog2e);
-      total = total * shrink + f, top = now;
-      for (int d = 0; d < kOwn; ++d) acc[d] = acc[d] * shrink + f * p.new_v[at + d];
-    }
+  for (int j = from; p.new_k && j <= token; ++j) {
+    const int64_t at = j * p.new_token + head * p.new_head + lane * kOwn;
+    float dot = 0;
+#pragma unroll
+    for (int d = 0; d < kOwn; ++d) dot += q[d] * (j == from ? first_k[d] : p.new_k[at + d]);
+    for (int d = 16; d > 0; d /= 2) dot += __shfl_xor_sync(~0u, dot, d);
+    const float s = dot * p.scale, now = fmaxf(top, s);
+    const float shrink = exp2f((top - now) * kLog2e), f = exp2f((s - now) * kLog2e);
+    total = total * shrink + f, top = now;
+#pragma unroll
+    for (int d = 0; d < kOwn; ++d) acc[d] = acc[d] * shrink + f * (j == from ? first_v[d] : p.new_v[at + d]);
   }
   const float inverse = total > 0 ? 1 / total : 0;
   for (int d = 0; d < kOwn; ++d)
@@ -371,7 +420,8 @@ int grid_of() {
   int device = 0, processors = 0, blocks = 0;
   SE_CUDA(cudaGetDevice(&device));
   SE_CUDA(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-  SE_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, decode_kernel<T, DIM>, kWarps * 32, size_t(bytes)));
+  SE_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+      &blocks, decode_kernel<T, DIM>, kWarps * 32, size_t(bytes)));
   return processors * blocks;
 }
 
@@ -379,7 +429,12 @@ template <typename T, int DIM>
 void start(const DecodeParams& p, int grid, Stream& stream) {
   const int entries = p.cap * p.kv_heads * decode_slices(p.group);
   if (entries > kMostEntries) too_many(entries);
-  launch(decode_kernel<T, DIM>, dim3(unsigned(grid)), kWarps * 32, shared_bytes<T, DIM>(entries), stream.get(), p);
+  launch(decode_kernel<T, DIM>,
+         dim3(unsigned(grid)),
+         kWarps * 32,
+         shared_bytes<T, DIM>(entries),
+         stream.get(),
+         p);
   launch(merge_kernel<DIM>, dim3(unsigned(entries)), kHeads * 32, 0, stream.get(), p);
 }
 
@@ -399,7 +454,8 @@ int decode_grid(DecodeType type, int dim) {
 
 void decode_attention(const DecodeParams& p, DecodeType type, int dim, int grid, Stream& stream) {
   const bool bf = type == DecodeType::kBF16;
-  if (dim == 128) return bf ? start<__nv_bfloat16, 128>(p, grid, stream) : start<__half, 128>(p, grid, stream);
+  if (dim == 128)
+    return bf ? start<__nv_bfloat16, 128>(p, grid, stream) : start<__half, 128>(p, grid, stream);
   if (dim == 64) return bf ? start<__nv_bfloat16, 64>(p, grid, stream) : start<__half, 64>(p, grid, stream);
   unknown(dim);
 }

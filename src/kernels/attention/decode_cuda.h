@@ -1,7 +1,7 @@
-// kernels/attention/decode_cuda.h -- paged decode attention on CUDA: one query token per row, plain BF16 or F16
-// K/V of 64 or 128 channels. The same mathematics as attend_plain (attention.h): splits of split[row] places,
-// a part result (out, lse) each, merged in ascending order, the present last. A row's result never depends on
-// its batch mates, the grid or the number of processors.
+// kernels/attention/decode_cuda.h -- paged decode attention on CUDA: one query token per row, plain BF16 or
+// F16 K/V of 64 or 128 channels. The same mathematics as attend_plain (attention.h): splits of split[row]
+// places, a part result (out, lse) each, merged in ascending order, the present last. A row's result never
+// depends on its batch mates, the grid or the number of processors.
 //
 // Numerics: products of 16-bit pieces with f32 sums on the tensor cores. q and the softmax weights are fed as
 // two 16-bit pieces each (high and rest), which the padding rows of the 16-row tile take for free, so their
@@ -18,13 +18,13 @@ class Workspace;
 
 // Host decisions, made once per batch bucket.
 struct DecodePlan {
-  int grid = 0;       // blocks: what the device holds at once
-  int max_splits = 0; // of any row: ceil(index.cap * unit / least split)
+  int grid = 0;        // blocks: what the device holds at once
+  int max_splits = 0;  // of any row: ceil(index.cap * unit / least split)
 };
 
 // Everything the kernels need: plain numbers and device pointers, captured by value.
 struct DecodeParams {
-  const char *k = nullptr, *v = nullptr;                // planes; strides in bytes
+  const char *k = nullptr, *v = nullptr;                      // planes; strides in bytes
   int64_t page_stride = 0, item_stride = 0, head_stride = 0;  // the same for K and V
   int page_shift = 4, unit_shift = 4;
   const int64_t *runs = nullptr, *start = nullptr, *offset = nullptr;
@@ -46,7 +46,7 @@ struct DecodeParams {
 };
 
 enum class DecodeType : uint8_t { kBF16, kF16 };
-inline constexpr int kDecodeRows = 512;  // most rows of a launch
+inline constexpr int kDecodeRows = 512;                          // most rows of a launch
 inline int decode_slices(int group) { return (group + 7) / 8; }  // blocks take 8 query heads at a time
 int decode_grid(DecodeType type, int dim);                       // blocks the current device holds at once
 void decode_attention(const DecodeParams& params, DecodeType type, int dim, int grid, Stream& stream);
@@ -55,8 +55,8 @@ void decode_attention(const DecodeParams& params, DecodeType type, int dim, int 
 DecodePlan plan_decode(DType dtype, int dim, int64_t cap, int unit, int least_split);
 int64_t decode_workspace_bytes(const DecodePlan& plan, int rows, int kv_heads, int group, int dim);
 
-// Decode rows (one token each, several present tokens allowed) of `args.list`; all tensors on the device. Needs
-// K and V of equal shape and strides, page and unit powers of two. Writes args.out and args.lse.
+// Decode rows (one token each, several present tokens allowed) of `args.list`; all tensors on the device.
+// Needs K and V of equal shape and strides, page and unit powers of two. Writes args.out and args.lse.
 void attend_decode(const AttendArgs& args,
                    const AttentionPart& part,
                    const DecodePlan& plan,

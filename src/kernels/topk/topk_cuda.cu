@@ -128,7 +128,9 @@ __global__ __launch_bounds__(kThreads) void top_k_kernel(const __grid_constant__
 void top_k(const TopKParams& p, Stream& stream) {
   if (p.rows < 1) return;
   if (p.score_row % 4 != 0) {
-    std::fprintf(stderr, "top_k: rows of %lld scores: expected a multiple of 4\n", static_cast<long long>(p.score_row));
+    std::fprintf(stderr,
+                 "top_k: rows of %lld scores: expected a multiple of 4\n",
+                 static_cast<long long>(p.score_row));
     std::abort();
   }
   launch(top_k_kernel, dim3(unsigned(p.rows)), kThreads, 0, stream.get(), p);

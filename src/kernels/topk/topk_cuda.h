@@ -1,5 +1,5 @@
-// kernels/topk/topk_cuda.h -- top_k of topk.h for many rows at once: score descending, then lower index; -0 ranks
-// as +0, NaN last. Exact and deterministic.
+// kernels/topk/topk_cuda.h -- top_k of topk.h for many rows at once: score descending, then lower index; -0
+// ranks as +0, NaN last. Exact and deterministic.
 #pragma once
 #include <cstdint>
 
@@ -10,9 +10,9 @@ class Stream;
 struct TopKParams {
   const float* score = nullptr;  // f32 [rows, ..], row r at score + r * score_row, 16-byte aligned rows
   int64_t score_row = 0;
-  const int32_t* n = nullptr;    // i32 [rows] scores of a row (device)
+  const int32_t* n = nullptr;  // i32 [rows] scores of a row (device)
   int rows = 0, k = 0;
-  int32_t* index = nullptr;      // i32 [rows, ..] ascending; the first min(k, n) of a row are written
+  int32_t* index = nullptr;  // i32 [rows, ..] ascending; the first min(k, n) of a row are written
   int64_t index_row = 0;
 };
 

@@ -14,9 +14,9 @@ namespace se::quest::cuda {
 struct ScoreParams {
   const char *lo = nullptr, *hi = nullptr;  // bf16 planes [page id, item, kv_heads, 128]; strides in bytes
   int64_t page_stride = 256, item_stride = 0, head_stride = 0;
-  int page_shift = 4, unit_shift = 4;  // tokens of a page, of a unit
+  int page_shift = 4, unit_shift = 4;                                  // tokens of a page, of a unit
   const int64_t *runs = nullptr, *start = nullptr, *offset = nullptr;  // KvIndex: one run per page
-  const int32_t *units = nullptr;                                      // i32 [rows] full units of a row
+  const int32_t* units = nullptr;                                      // i32 [rows] full units of a row
   const int32_t *ids = nullptr, *n = nullptr;                          // the row list
   int cap = 0;
   const int32_t* q_start = nullptr;

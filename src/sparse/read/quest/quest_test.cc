@@ -46,7 +46,7 @@ struct Store {
     const int unit = reader->spec(model, codec.spec(model)).unit;
     const Units u = view.units(0, before / unit * unit, view.paged(0), unit, layer);
     DeviceStep c = view.step(reader.get());
-    if (u.n > 0) reader->index(layer, u, c);
+    if (u.n > 0 && reader->spec(model, codec.spec(model)).index_unit > 0) reader->index(layer, u, c);
   }
   std::vector<int64_t> picked_slots;
   // Ordinals and token counts of the runs picked for a query.
