@@ -159,7 +159,7 @@ class FakeView final : public KvView {
   bool force = false;
 
  private:
-  static constexpr int64_t kRows = 8;
+  static constexpr int64_t kRows = 3;  // at most
   struct Row {
     int64_t paged, tail, first;
   };

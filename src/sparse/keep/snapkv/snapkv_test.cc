@@ -179,8 +179,19 @@ TEST(SnapKv, ShareOfThePromptHoldsSinkAndRecentTokens) {
 }
 
 TEST(SnapKv, RefusesABudgetThatCannotHoldWhatAlwaysStays) {
-  EXPECT_TRUE(make({{"budget", 576}})->validate().ok());
-  EXPECT_NE(make({{"budget", 575}})->validate().message().find("at least 576"), std::string::npos);
+  EXPECT_TRUE(make({{"budget", 564}, {"recent", 500}})->validate().ok());
+  const Status refused = make({{"budget", 563}, {"recent", 500}})->validate();
+  EXPECT_NE(refused.message().find("at least 564"), std::string::npos) << refused.message();
+}
+
+TEST(SnapKv, TheDefaultOfRecentLeavesHalfOfASmallBudgetToVotes) {  // docs/adr/0008-small-budgets.md
+  const auto recent = [](const Fields& fields) {
+    return make(fields)->spec(tiny_model(1, 1, 8), {}).scores[0].skip_last;
+  };
+  EXPECT_EQ(recent({}), 512);
+  EXPECT_EQ(recent({{"budget", 512}}), 192);
+  EXPECT_EQ(recent({{"budget", 100}}), 0);
+  EXPECT_EQ(recent({{"budget", 512}, {"recent", 400}}), 400);  // what is written stands
 }
 
 TEST(SnapKv, WithoutVotesNobodyGoes) {
