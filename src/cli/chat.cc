@@ -36,7 +36,10 @@ Answer turn(Engine& engine, uint64_t session, Request request, Out& out) {
     progress.update(n, total);
     if (n == total) progress.clear();
   };
-  calls.on_text = [&](const std::string& piece) { out.write(piece); };
+  calls.on_text = [&](const std::string& piece) {
+    progress.stop();  // the first token comes before the prompt's last report
+    out.write(piece);
+  };
   calls.on_done = [&](Answer a) {
     std::lock_guard lock(m);
     answer = std::move(a), over = true;

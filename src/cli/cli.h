@@ -29,6 +29,7 @@ class Progress {
   explicit Progress(std::string label, std::string unit = {});
   void update(int64_t done, int64_t total);
   void clear();
+  void stop();  // clears and stays silent: what follows on the terminal is not to be rewritten
 
  private:
   std::string label_, unit_;

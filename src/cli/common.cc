@@ -46,6 +46,11 @@ void Progress::clear() {
   shown_ = false;
 }
 
+void Progress::stop() {
+  clear();
+  on_ = false;
+}
+
 void ModelFlags::add(CLI::App& app) {
   app.add_option("-m,--model", model, "model file (GGUF)")->required();
   app.add_option("-c,--ctx", context, "most tokens of a sequence (default: the model's, at most 32768)");

@@ -111,7 +111,11 @@ Status run(RunFlags& f) {
     progress.update(done, total);
     if (done == total) progress.clear();
   };
-  if (!f.json) calls.on_text = [&](const std::string& piece) { out.write(piece); };
+  if (!f.json)
+    calls.on_text = [&](const std::string& piece) {
+      progress.stop();  // the first token comes before the prompt's last report
+      out.write(piece);
+    };
   const std::vector<int32_t> ids = r.ids;
   const Answer a = engine->run(std::move(r), std::move(calls));
   progress.clear();
