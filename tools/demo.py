@@ -23,9 +23,11 @@ QUESTION = "What is the magic number of the harbour?"
 ANSWER = r"\b73\b"  # a pattern
 PLACE = 0.6  # of the verses before the fact
 PLAN = "snapkv(budget=512)+kivi(bits=4)+quest(budget=256)"
-LENGTHS = {"short": 1900, "long": 7500}  # prompt tokens, at most
-ANSWER_TOKENS = 32
+LENGTHS = {"dense finds the fact": 1900, "only the cost is compared": 7500}  # prompt tokens
+ANSWER_TOKENS = 24
 LABEL, COLUMN = 22, 20  # widths of the table
+COLOUR = sys.stdout.isatty() or bool(os.environ.get("CLICOLOR_FORCE"))
+BOLD, DIM, GREEN, YELLOW = 1, 2, 32, 33
 
 
 def die(message):
@@ -90,42 +92,50 @@ def mib(n):
     return f"{n / 2**20:.1f} MiB"
 
 
+def paint(text, *codes):
+    return f"\033[{';'.join(map(str, codes))}m{text}\033[0m" if COLOUR and any(codes) and text.strip() else text
+
+
 def rows_of(answer):
+    """Label -> text of one column of the table, from the fields of run's JSON."""
     usage, timing = answer["usage"], answer["timing"]
     kv, steps = usage["kv"], len(timing["token_s"])
-    found = re.search(ANSWER, answer["text"])
-    rate = f"{steps / timing['decode_s']:.1f}" if steps else "-"
     return {
         "prompt tokens": f"{usage['prompt_tokens']:,}",
         "time to first token": f"{timing['first_token_s']:.1f} s",
-        "tokens per second": rate,
+        "tokens per second": f"{steps / timing['decode_s']:.1f}" if steps else "-",
         "KV bytes resident": mib(kv["resident_bytes"]),
         "KV bytes at the peak": mib(kv["peak_bytes"]),
         "tokens read per step": f"{kv['read_tokens']:,.0f}",
         "answer": f'"{" ".join(answer["text"].split())}"',
-        "": "right" if found else "wrong",
+        "": "right" if re.search(ANSWER, answer["text"]) else "wrong",
     }
 
 
 def table(answers):
     """One column per answer: (length, plan name) -> run's JSON."""
     columns = {key: rows_of(answer) for key, answer in answers.items()}
-    line = "-" * (LABEL + len(columns) * (COLUMN + 2))
-    out = [line, " " * LABEL + "".join(f"  {name:>{COLUMN}}" for _, name in columns), line]
+    line = paint("-" * (LABEL + len(columns) * (COLUMN + 2)), DIM)
+    lengths = [f"{length:^{2 * COLUMN + 2}}" for length in dict.fromkeys(length for length, _ in columns)]
+    names = [f"{name:>{COLUMN}}" for _, name in columns]
+    out = [line, " " * LABEL + "".join("  " + paint(t, DIM) for t in lengths),
+           " " * LABEL + "".join("  " + paint(t, BOLD) for t in names), line]
     for label in next(iter(columns.values())):
-        cells = [textwrap.wrap(c[label], COLUMN) or [""] for c in columns.values()]
-        for i in range(max(len(c) for c in cells)):
-            texts = [c[i] if i < len(c) else "" for c in cells]
-            out.append(f"{label if i == 0 else '':<{LABEL}}" + "".join(f"  {t:>{COLUMN}}" for t in texts))
+        cells = [textwrap.wrap(c[label], COLUMN) for c in columns.values()]
+        for i in range(max(map(len, cells))):
+            texts = [f"{c[i] if i < len(c) else '':>{COLUMN}}" for c in cells]
+            codes = [{"right": GREEN, "wrong": YELLOW}.get(t.strip(), 0) for t in texts]
+            out.append(f"{label if i == 0 else '':<{LABEL}}" + "".join("  " + paint(*x) for x in zip(texts, codes)))
     return "\n".join(out + [line])
 
 
 def closing(dense, composed):
     d, c = dense["usage"]["kv"], composed["usage"]["kv"]
-    return (f"At {dense['usage']['prompt_tokens']:,} tokens the plan keeps {mib(c['resident_bytes'])} of KV instead of "
-            f"{mib(d['resident_bytes'])} ({d['resident_bytes'] / c['resident_bytes']:.0f} times less) and reads "
-            f"{c['read_tokens']:,.0f} tokens a step\ninstead of {d['read_tokens']:,.0f}; its peak was priced before "
-            f"it ran: {c['predicted_peak_bytes']:,} bytes, counted: {c['peak_bytes']:,}.")
+    line = (f"At {dense['usage']['prompt_tokens']:,} tokens the plan keeps {mib(c['resident_bytes'])} of KV instead of "
+            f"{mib(d['resident_bytes'])}, {d['resident_bytes'] / c['resident_bytes']:.0f} times less, and reads "
+            f"{c['read_tokens']:,.0f} tokens a step instead of {d['read_tokens']:,.0f}; its peak was priced at "
+            f"{c['predicted_peak_bytes']:,} bytes before it ran and counted at {c['peak_bytes']:,}.")
+    return textwrap.fill(line, LABEL + 4 * (COLUMN + 2))
 
 
 def main():
@@ -145,9 +155,9 @@ def main():
     engine, text, answers = Engine(args.engine, model, args.threads), verses(), {}
     prompt_file = ROOT / "build" / "demo-prompt.txt"
     prompt_file.parent.mkdir(exist_ok=True)
-    print(f'Fact:      "{FACT}" (made up, planted {PLACE:.0%} into Ruth and 1 Samuel, King James version)')
-    print(f'Question:  "{QUESTION}"')
-    print(f"The plan:  {args.plan}")
+    print(f'fact      "{FACT}" (made up, planted {PLACE:.0%} into Ruth and 1 Samuel, King James version)')
+    print(f'question  "{QUESTION}" (after the text, in one prompt)')
+    print(f"the plan  {args.plan}", flush=True)
     for n, (length, target) in enumerate(LENGTHS.items()):
         if progress:
             print(f"making a prompt of about {target:,} tokens ...", file=sys.stderr)
@@ -158,7 +168,7 @@ def main():
                       f"{time.monotonic() - began:.0f} s so far", file=sys.stderr)
             answers[length, name] = engine.run(prompt_file, plan)
     print(table(answers))
-    print(closing(answers["long", "dense"], answers["long", "the plan"]))
+    print(closing(*(answers[length, name] for name in ("dense", "the plan"))))
 
 
 if __name__ == "__main__":
