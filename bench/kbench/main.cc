@@ -74,6 +74,10 @@ namespace {
 
 void read_cases(Bench& b) {  // the ceilings: nothing, and a plain read
   b.report("nothing", "empty graph", 0, 0, b.measure([] {}));
+  cuda::Buffer little = device_memory(256);
+  b.report("nothing", "one small kernel", 0, 0, b.measure([&] {
+    read_all(little.data(), 16, little.data(), b.stream());
+  }));
   for (int64_t mib : {16, 64, 256, 2048}) {
     cuda::Buffer from = device_memory(mib << 20), sink = device_memory(256);
     fill_random(from.data(), from.bytes() / 2, true, 1, 7, b.stream());

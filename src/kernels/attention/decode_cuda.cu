@@ -20,12 +20,12 @@ namespace se::cuda {
 namespace {
 
 #ifndef SE_DECODE_WARPS
-#define SE_DECODE_WARPS 6
+#define SE_DECODE_WARPS 8
 #endif
 #ifndef SE_DECODE_STAGES
 #define SE_DECODE_STAGES 2
 #endif
-constexpr int kWarps = SE_DECODE_WARPS, kStages = SE_DECODE_STAGES, kTile = 16, kHeads = 8;
+constexpr int kWarps = SE_DECODE_WARPS, kStages = SE_DECODE_STAGES, kTile = 16, kHeads = 8, kMergeHeads = 4;
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 __device__ __forceinline__ uint32_t pack(float lo, float hi, __nv_bfloat16) {
@@ -105,14 +105,7 @@ __device__ __forceinline__ void prefetch(const void* at) {
 // number of entries. The list and its length are read together, and what an item reads next is on its way
 // before it is needed: at small batches the chain of dependent reads is what a step waits for.
 __device__ int count_splits(const DecodeParams& p, int slices, int* prefix, int* carry) {
-  int row = 0;
-  if (int(threadIdx.x) < p.cap * p.kv_heads * slices) {
-    row = threadIdx.x / slices / p.kv_heads;  // a guess: the list is mostly 0, 1, 2, ..
-    const int r = table_row(p, row, threadIdx.x / slices % p.kv_heads);
-    prefetch(p.counts + r), prefetch(p.split + row), prefetch(p.start + r), prefetch(p.q_start + row);
-    if (p.offset) prefetch(p.offset + r);
-    row = entry_row(p, threadIdx.x, slices);
-  }
+  int row = int(threadIdx.x) < p.cap * p.kv_heads * slices ? entry_row(p, threadIdx.x, slices) : 0;
   const int entries = *p.n * p.kv_heads * slices;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int base = 0;
@@ -333,13 +326,14 @@ __global__ __launch_bounds__(kWarps * 32) void decode_kernel(const __grid_consta
   }
 }
 
-// One block per (listed row, KV head, slice), one warp per query head: splits in ascending order, then the
-// present's tokens.
+// One warp per query head, four a block: few enough registers that blocks wait beside those of decode_kernel
+// and begin as soon as it ends. Splits in ascending order, then the present's tokens.
 template <int DIM>
-__global__ __launch_bounds__(kHeads * 32) void merge_kernel(const __grid_constant__ DecodeParams p) {
+__global__ __launch_bounds__(kMergeHeads * 32) void merge_kernel(const __grid_constant__ DecodeParams p) {
   constexpr int kOwn = DIM / 32;
-  const int slices = (p.group + kHeads - 1) / kHeads, entry = blockIdx.x;
-  const int lane = threadIdx.x % 32, h = threadIdx.x / 32;
+  const int slices = (p.group + kHeads - 1) / kHeads;
+  const int entry = blockIdx.x / (kHeads / kMergeHeads);
+  const int lane = threadIdx.x % 32, h = blockIdx.x % (kHeads / kMergeHeads) * kMergeHeads + threadIdx.x / 32;
   // The tables were complete before decode_kernel, which lets this one start only after its own wait: they
   // may be read ahead of pdl_wait, and so may q and the present. A block that has nothing to do must still
   // not end before it.
@@ -435,7 +429,12 @@ void start(const DecodeParams& p, int grid, Stream& stream) {
          shared_bytes<T, DIM>(entries),
          stream.get(),
          p);
-  launch(merge_kernel<DIM>, dim3(unsigned(entries)), kHeads * 32, 0, stream.get(), p);
+  launch(merge_kernel<DIM>,
+         dim3(unsigned(entries * (kHeads / kMergeHeads))),
+         kMergeHeads * 32,
+         0,
+         stream.get(),
+         p);
 }
 
 [[noreturn]] void unknown(int dim) {

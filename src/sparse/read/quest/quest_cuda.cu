@@ -26,10 +26,6 @@ __device__ __forceinline__ void pieces(float a, float b, uint32_t& high, uint32_
   high = reinterpret_cast<const uint32_t&>(h), rest = reinterpret_cast<const uint32_t&>(r);
 }
 
-__device__ __forceinline__ void prefetch(const void* at) {
-  asm volatile("prefetch.global.L1 [%0];" ::"l"(at));
-}
-
 // The A operands of max(q, 0) and min(q, 0), made anew for each tile: registers are dearer here.
 __device__ __forceinline__ void by_sign(const uint32_t (&high)[2],
                                         const uint32_t (&rest)[2],
@@ -66,9 +62,6 @@ __global__ __launch_bounds__(kMostWarps * 32, 4) void score_kernel(const __grid_
   se::cuda::pdl_wait();
   se::cuda::pdl_release();
   const int listed = blockIdx.y;
-  // A guess at the row: the list is mostly 0, 1, 2, .. What it names is on its way while the list is read.
-  prefetch(p.units + listed), prefetch(p.start + listed), prefetch(p.q_start + listed);
-  if (p.offset) prefetch(p.offset + listed);
   const int row = p.ids[listed];  // together with the list's length
   if (listed >= *p.n) return;
   const int units = p.units[row];
