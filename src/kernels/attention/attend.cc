@@ -39,31 +39,49 @@ struct Pass {
   }
 };
 
-// Calls fn(item, whole) for every tile and KV head of the listed rows, later tiles of a row first: they see
-// more keys, and the last items on a pool should be short. `item` covers all its splits.
+// Calls fn(item) for every tile of the listed rows and every KV head, later tiles of a row first: they see
+// more keys, and the last items on a pool should be short. A short tile comes split by split, with the heads
+// of a split side by side, as their keys lie; item.partial is set. A long one comes with all its splits.
 template <typename Fn>
-void for_each_tile(const Pass& pass, const Fn& fn) {
+void for_each_item(const Pass& pass, const Fn& fn) {
   const int32_t* ids = pass.args.list.ids.ptr<int32_t>();
   const int32_t* start = pass.args.rows->q_start.ptr<int32_t>();
+  const int heads = pass.source.kv_heads;
+  int64_t partial = 0;
   for (int64_t i = 0; i < *pass.args.list.n.ptr<int32_t>(); ++i) {
-    const int64_t row = ids[i], tokens = start[row + 1] - start[row];
+    Item item;
+    item.row = ids[i];
+    const int64_t tokens = start[item.row + 1] - start[item.row], split = pass.split_of(item.row);
+    const auto splits_of = [&](int h) {
+      const int64_t places = pass.places_of(item, row_keys(pass.source, *pass.args.rows, item.row, h));
+      return std::max<int64_t>((places + split - 1) / split, 1);
+    };
     for (int64_t t = (tokens - 1) / pass.tile_tokens * pass.tile_tokens; t >= 0 && tokens > 0;
          t -= pass.tile_tokens) {
-      for (int h = 0; h < pass.source.kv_heads; ++h) {
-        Item item;
-        item.row = row, item.token = start[row] + t, item.kv_head = h;
-        item.tokens = std::min<int64_t>(pass.tile_tokens, tokens - t);
-        const int64_t places = pass.places_of(item, row_keys(pass.source, *pass.args.rows, row, h));
-        const int64_t split = pass.split_of(row);
-        item.splits = std::max<int64_t>((places + split - 1) / split, 1);
-        fn(item, item.splits == 1 || item.tokens * pass.group > kShortRows);
+      item.token = start[item.row] + t;
+      item.tokens = std::min<int64_t>(pass.tile_tokens, tokens - t);
+      const int64_t rows = item.tokens * pass.group;
+      int64_t most = 1;
+      for (int h = 0; h < heads; ++h) most = std::max(most, splits_of(h));
+      if (most == 1 || rows > kShortRows) {
+        for (item.kv_head = 0; item.kv_head < heads; ++item.kv_head) {
+          item.split = 0, item.splits = splits_of(item.kv_head), item.partial = -1;
+          fn(item);
+        }
+        continue;
+      }
+      item.splits = 1;
+      for (item.split = 0; item.split < most; ++item.split) {
+        for (item.kv_head = 0; item.kv_head < heads; ++item.kv_head, partial += rows) {
+          item.partial = partial;
+          fn(item);
+        }
       }
     }
   }
 }
 
-// Folds the keys of one split into the running softmax of the tile's rows.
-struct TileWork {
+struct TileWork {  // one thread's scratch
   float *q, *scores, *out;
   int32_t* seen;
   Running run;
@@ -88,6 +106,7 @@ int64_t tile_floats(const Pass& pass) {
          round_up8(pass.source.v_dim);
 }
 
+// Folds the keys at places [begin, end) into the running softmax of the tile's rows.
 void absorb_split(const Pass& pass,
                   const Item& item,
                   const RowKeys& keys,
@@ -99,6 +118,7 @@ void absorb_split(const Pass& pass,
   KeyBlockView block;
   for (int64_t b = begin; b < end; b += kKeyBlock) {
     reader.read(keys, b, std::min(b + kKeyBlock, end), item.token + item.tokens, rows <= 3, true, block);
+    reader.prefetch(keys, b + kKeyBlock, std::min(b + 2 * kKeyBlock, end), true);
     if (block.n == 0) continue;
     int first = rows;  // rows before it see nothing here: a later token sees more
     for (int r = rows - 1; r >= 0; --r) {
@@ -154,17 +174,17 @@ void run_item(const Pass& pass, const Item& item, int thread) {
   }
 }
 
-// The splits of a short tile, merged in ascending order as a long tile merges its own.
-void merge_splits(const Pass& pass, const Item& tile) {
-  const int64_t rows = tile.tokens * pass.group;
+// The splits of a short tile, merged in ascending order as a long tile merges its own. `item` is the first
+// split of one head; the next split of that head is kv_heads items on.
+void merge_splits(const Pass& pass, const Item& item, int64_t splits) {
+  const int64_t rows = item.tokens * pass.group, dim = pass.source.v_dim;
   for (int64_t r = 0; r < rows; ++r) {
-    const int64_t token = tile.token + r / pass.group, head = tile.kv_head * pass.group + r % pass.group;
+    const int64_t token = item.token + r / pass.group, head = item.kv_head * pass.group + r % pass.group;
     float *out = pass.args.out.at<float>(token, head), *lse = pass.args.lse.at<float>(token, head);
-    const int64_t dim = pass.source.v_dim;
-    std::memcpy(out, pass.partial_out + (tile.partial + r) * dim, size_t(dim) * 4);
-    *lse = pass.partial_lse[tile.partial + r];
-    for (int64_t s = 1; s < tile.splits; ++s) {
-      const int64_t slot = tile.partial + s * rows + r;
+    std::memcpy(out, pass.partial_out + (item.partial + r) * dim, size_t(dim) * 4);
+    *lse = pass.partial_lse[item.partial + r];
+    for (int64_t s = 1; s < splits; ++s) {
+      const int64_t slot = item.partial + s * rows * pass.source.kv_heads + r;
       pass.core.merge(out, lse, pass.partial_out + slot * dim, pass.partial_lse[slot], int(dim));
     }
   }
@@ -199,39 +219,39 @@ void attend(const AttendArgs& args, const KeySource& source, Stream& stream) {
   pass.tile_tokens = std::max(1, kTileRows / pass.group);
 
   int64_t n_items = 0, n_tiles = 0, n_partials = 0;
-  for_each_tile(pass, [&](const Item& item, bool whole) {
-    n_items += whole ? 1 : item.splits;
-    n_tiles += whole ? 0 : 1;
-    n_partials += whole ? 0 : item.splits * item.tokens * pass.group;
+  for_each_item(pass, [&](const Item& item) {
+    ++n_items;
+    n_tiles += item.partial >= 0 && item.split == 0;
+    n_partials += item.partial >= 0 ? item.tokens * pass.group : 0;
     pass.rows = std::max(pass.rows, item.tokens * pass.group);
   });
   Item* items = arena.take<Item>(n_items).data();
-  Item* tiles = arena.take<Item>(n_tiles).data();  // whose splits are spread over items
+  struct Tile {  // of one head, whose splits are spread over items
+    int64_t first, splits;
+  };
+  Tile* tiles = arena.take<Tile>(n_tiles).data();
   pass.partial_out = arena.take<float>(n_partials * source.v_dim).data();
   pass.partial_lse = arena.take<float>(n_partials).data();
   pass.thread_floats = (tile_floats(pass) + reader_floats(source) + 15) / 16 * 16;
   pass.scratch = arena.take<float>(pass.thread_floats * stream.pool().threads()).data();
 
-  int64_t item_at = 0, tile_at = 0, partial_at = 0;
-  for_each_tile(pass, [&](Item item, bool whole) {
-    if (whole) {
-      items[item_at++] = item;
-      return;
-    }
-    Item& tile = tiles[tile_at++] = item;
-    tile.partial = partial_at;
-    for (int64_t s = 0; s < tile.splits; ++s) {
-      item.split = s, item.splits = 1, item.partial = partial_at;
-      items[item_at++] = item;
-      partial_at += tile.tokens * pass.group;
-    }
+  int64_t at = 0, tile = 0;
+  for_each_item(pass, [&](const Item& item) {
+    if (item.partial >= 0 && item.split == 0)
+      tiles[tile++] = {at, 1};
+    else if (item.partial >= 0)
+      tiles[tile - source.kv_heads + item.kv_head].splits = item.split + 1;
+    items[at++] = item;
   });
   struct Job {
     const Pass& pass;
-    const Item *items, *tiles;
+    const Item* items;
+    const Tile* tiles;
   } job{pass, items, tiles};
   stream.pool().run(n_items, [&job](int64_t i, int thread) { run_item(job.pass, job.items[i], thread); });
-  stream.pool().run(n_tiles, [&job](int64_t i, int) { merge_splits(job.pass, job.tiles[i]); });
+  stream.pool().run(n_tiles, [&job](int64_t i, int) {
+    merge_splits(job.pass, job.items[job.tiles[i].first], job.tiles[i].splits);
+  });
   arena.rewind(mark);
 }
 

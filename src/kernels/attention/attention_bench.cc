@@ -1,12 +1,15 @@
 // Speed of paged attention: decode rows over a long past, prompt chunks, logits of a window. One line a case:
-// bytes of K and V read, multiply-adds (2 FLOP each), median, p10, p90 of the time after warm-up.
+// bytes of K and V read, FLOP (a multiply-add is 2), median, p10 and p90 of the wall time after warm-up, and
+// the p10 of the CPU time over all threads, which is the one to read with one thread on a busy machine.
 //
-//   attention_bench [threads] [repeats]
+//   attention_bench [threads] [repeats] [part of a case's name]
+#include <time.h>
+
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <string>
 
 #include "device/cpu/isa.h"
 #include "kernels/attention/attention_testing.h"
@@ -16,37 +19,53 @@ namespace {
 
 using namespace attention_testing;  // NOLINT: shared with the tests
 
+double now_us(clockid_t clock) {
+  timespec t;
+  ::clock_gettime(clock, &t);
+  return double(t.tv_sec) * 1e6 + double(t.tv_nsec) * 1e-3;
+}
+
 void report(const char* name, double bytes, double flop, int repeats, const std::function<void()>& fn) {
-  std::vector<double> us;
+  std::vector<double> wall, cpu;
   for (int i = 0; i < repeats + 3; ++i) {
-    const auto begin = std::chrono::steady_clock::now();
+    const double wall0 = now_us(CLOCK_MONOTONIC), cpu0 = now_us(CLOCK_PROCESS_CPUTIME_ID);
     fn();
-    const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
-    if (i >= 3) us.push_back(took.count());
+    if (i < 3) continue;
+    cpu.push_back(now_us(CLOCK_PROCESS_CPUTIME_ID) - cpu0);
+    wall.push_back(now_us(CLOCK_MONOTONIC) - wall0);
   }
-  std::sort(us.begin(), us.end());
-  const double median = us[us.size() / 2];
+  std::sort(wall.begin(), wall.end());
+  std::sort(cpu.begin(), cpu.end());
+  const size_t n = wall.size();
   std::printf(
-      "%-34s %8.2f MB %8.3f GFLOP  median %9.1f us (p10 %9.1f, p90 %9.1f)  %6.1f GB/s %6.1f GFLOP/s\n",
+      "%-34s %8.2f MB %7.3f GFLOP  wall %9.1f us (%9.1f - %9.1f) %5.1f GB/s %5.1f GFLOP/s  cpu %9.1f us "
+      "%5.1f GB/s %5.1f GFLOP/s\n",
       name,
       bytes / 1e6,
       flop / 1e9,
-      median,
-      us[us.size() / 10],
-      us[us.size() * 9 / 10],
-      bytes / median / 1e3,
-      flop / median / 1e3);
+      wall[n / 2],
+      wall[n / 10],
+      wall[n * 9 / 10],
+      bytes / wall[n / 2] / 1e3,
+      flop / wall[n / 2] / 1e3,
+      cpu[n / 10],
+      bytes / cpu[n / 10] / 1e3,
+      flop / cpu[n / 10] / 1e3);
 }
 
 struct Bench {
   Stream& stream;
   int repeats;
+  std::string only;
+
+  bool skips(const char* name) const { return std::string(name).find(only) == std::string::npos; }
 
   // `rows` rows of `fresh` tokens over `past` ones. coded: through a loader, as codecs do.
   void attend(
       const char* name, const Shape& s, int64_t past, int64_t fresh, int rows = 1, bool coded = false) {
+    if (skips(name)) return;
     const Tokens x(s, past + fresh, 1);
-    Scene scene(s);
+    Scene scene(s, 1, 0, 256 << 20);
     for (int i = 0; i < rows; ++i) scene.add_row(x, past, fresh, 256);
     scene.build();
     const double keys = double(rows) * (double(fresh) * double(past) + double(fresh) * double(fresh + 1) / 2);
@@ -61,8 +80,9 @@ struct Bench {
   }
 
   void logits(const char* name, const Shape& s, int64_t past, int64_t fresh) {
+    if (skips(name)) return;
     const Tokens x(s, past + fresh, 1);
-    Scene scene(s);
+    Scene scene(s, 1, 0, 256 << 20);
     scene.add_row(x, past, fresh, 256);
     scene.build();
     std::vector<float> z(size_t(fresh * s.q_heads * (past + 16)));
@@ -92,18 +112,18 @@ void roof(ThreadPool& pool, int repeats, int64_t bytes, const char* name) {
   });
 }
 
-void run_all(int threads, int repeats) {
+void run_all(int threads, int repeats, const std::string& only) {
   ThreadPool pool(threads);
   Stream stream(pool);
-  Bench b{stream, repeats};
+  Bench b{stream, repeats, only};
   Shape smol;
   Shape wide = smol;
   wide.q_heads = 32, wide.kv_heads = 8, wide.k_dim = wide.v_dim = 128;
   Shape exact = smol;
   exact.dtype = DType::kF32;
   std::printf("threads %d, isa %s\n", threads, cpu::to_string(cpu::isa()));
-  roof(pool, repeats, 6 << 20, "plain sum, 6 MiB");
-  roof(pool, std::max(3, repeats / 10), 256 << 20, "plain sum, 256 MiB");
+  if (only.empty()) roof(pool, repeats, 6 << 20, "plain sum, 6 MiB");
+  if (only.empty()) roof(pool, std::max(3, repeats / 10), 256 << 20, "plain sum, 256 MiB");
   b.attend("decode 8K, 9 of 3 x 64, f16", smol, 8192, 1);
   b.attend("decode 8K, 9 of 3 x 64, f32", exact, 8192, 1);
   b.attend("decode 8K, loader, f16", smol, 8192, 1, 1, true);
@@ -123,6 +143,7 @@ void run_all(int threads, int repeats) {
 
 int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : se::available_cores();
-  se::run_all(std::max(1, threads), argc > 2 ? std::max(1, std::atoi(argv[2])) : 100);
+  se::run_all(
+      std::max(1, threads), argc > 2 ? std::max(1, std::atoi(argv[2])) : 100, argc > 3 ? argv[3] : "");
   return 0;
 }

@@ -9,6 +9,7 @@
 #include "device/cpu/isa.h"
 #include "kernels/attention/attention_ref.h"
 #include "kernels/attention/attention_testing.h"
+#include "kernels/attention/core.h"
 
 namespace se {
 namespace {
@@ -184,6 +185,36 @@ TEST_P(Attention, MergeEqualsTheSlowTwinAndEmptySidesChangeNoBit) {
              scene.args().lse);
   expect_near(got, scene.out(), 2e-6f);
   expect_near(got_lse, scene.lse(), 2e-6f);
+}
+
+// Weights of a block whose largest score is 0 are exponentials: within 2 ulp, 1 at 0, 0 far below.
+TEST_P(Attention, TheExponentialIsGoodToTwoUlp) {
+  const cpu::AttentionCore& core = cpu::attention_core();
+  Rng rng(8);
+  std::vector<float> value(cpu::kKeyBlock * 8, 1.f), acc(8, 0.f);
+  std::vector<const void*> rows;
+  for (int j = 0; j < cpu::kKeyBlock; ++j) rows.push_back(&value[size_t(8 * j)]);
+  const int32_t seen = cpu::kKeyBlock;
+  double worst = 0;
+  for (int i = 0; i < 3000; ++i) {
+    std::vector<float> x(cpu::kKeyBlock, 0.f), w;
+    for (size_t j = 1; j < x.size(); ++j)
+      x[j] = -float(rng.uniform()) * (i % 3 == 0 ? 87.f : i % 3 == 1 ? 2.f : 0.01f);
+    x[7] = -kInf, x[8] = -87.5f;
+    float m = -kInf, l = 0;
+    w = x;
+    core.absorb(w.data(), 1.f, &seen, 1, rows.data(), cpu::RowType::kF32, 8, {&m, &l, acc.data(), 8});
+    EXPECT_EQ(w[0], 1.f);
+    EXPECT_EQ(w[7], 0.f);
+    EXPECT_EQ(w[8], 0.f);
+    for (size_t j = 0; j < x.size(); ++j) {
+      if (x[j] < -87.f) continue;
+      const double want = std::exp(double(x[j]));
+      const float ulp = std::nextafter(float(want), 2.f) - float(want);
+      worst = std::max(worst, std::abs(double(w[j]) - want) / double(ulp));
+    }
+  }
+  EXPECT_LE(worst, 2.0);
 }
 
 TEST_P(Attention, RowsWithNothingToSeeAreEmpty) {

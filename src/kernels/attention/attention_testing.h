@@ -46,9 +46,9 @@ struct Tokens {
 // Everything one step needs. Rows are added, then built() gives the records; outputs are NaN until written.
 class Scene {
  public:
-  // `layers` slices per page; the step reads slice `layer`.
-  explicit Scene(Shape shape, int64_t layers = 1, int64_t layer = 0)
-      : s_(shape), layers_(layers), layer_(layer) {}
+  // `layers` slices per page; the step reads slice `layer`. `bytes`: room for pages.
+  explicit Scene(Shape shape, int64_t layers = 1, int64_t layer = 0, int64_t bytes = 3 << 20)
+      : s_(shape), layers_(layers), layer_(layer), arena_(Buffer::allocate(bytes).take()) {}
 
   // Tokens [0, past) of x lie in runs of the given lengths (the last ones filled up with `unit`s), tokens
   // [past, past + fresh) are present and query. split: 0 is none.
@@ -137,8 +137,10 @@ class Scene {
   int64_t place_run(const Tokens& x, int64_t from, int64_t n) {
     if (used_ + n > s_.page) {
       used_ = 0;
-      page_ = int64_t(arena_.size());
-      arena_.resize(arena_.size() + size_t(layers_ * s_.page_bytes()), char(0x7f));  // poison: NaN or huge
+      page_ = end_;
+      end_ += layers_ * s_.page_bytes();
+      SE_CHECK(end_ <= arena_.bytes(), "the scene has {} bytes for pages", arena_.bytes());
+      std::memset(arena_.data() + page_, 0x7f, size_t(end_ - page_));  // poison: NaN or huge
     }
     const int64_t size = block_bytes(s_.dtype), k_row = s_.kv_heads * s_.k_dim,
                   v_row = s_.kv_heads * s_.v_dim;
@@ -162,8 +164,8 @@ class Scene {
   }
 
   Shape s_;
-  int64_t layers_, layer_, page_ = 0, used_ = 1 << 30;
-  std::vector<char> arena_;
+  int64_t layers_, layer_, page_ = 0, end_ = 0, used_ = 1 << 30;
+  Buffer arena_;
   std::vector<int64_t> runs_, start_, offset_;
   std::vector<int32_t> counts_, tokens_, split_, kv_from_, q_start_{0}, ids_;
   int32_t n_ids_ = 0;

@@ -49,8 +49,9 @@ struct AttentionCore {
   float (*finish)(float m, float l, const float* acc, int dim, float* out);
   // merge_attention's formula for one (token, head).
   void (*merge)(float* out, float* lse, const float* other, float other_lse, int dim);
-  // n elements as f32, exactly.
-  void (*widen)(const void* in, RowType type, int n, float* out);
+  // `rows` rows of `dim` elements as f32, exactly. in_stride is in bytes, out_stride in floats.
+  void (*widen)(
+      const char* in, int64_t in_stride, RowType type, int rows, int dim, float* out, int64_t out_stride);
 };
 
 extern const AttentionCore kCoreBaseline;

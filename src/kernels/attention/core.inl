@@ -23,18 +23,25 @@ inline F8 load_row(const void* row, int i) {
 template <RowType kType, int kRows, int kKeys>
 inline void dot_block(const float* q, int64_t q_stride, const void* const* keys, int dim, float* out) {
   F8 sum[kRows][kKeys];
+#pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
     for (int j = 0; j < kKeys; ++j) sum[r][j] = zero8();
   }
   for (int d = 0; d < dim; d += 8) {
     F8 a[kRows];
+#pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) a[r] = load8(q + r * q_stride + d);
+#pragma GCC unroll 8
     for (int j = 0; j < kKeys; ++j) {
       const F8 k = load_row<kType>(keys[j], d);
+#pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) sum[r][j] = fma8(a[r], k, sum[r][j]);
     }
   }
+#pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
     for (int j = 0; j < kKeys; j += 4)
       store_sums4(out + r * kKeyBlock + j, sum[r][j], sum[r][j + 1], sum[r][j + 2], sum[r][j + 3]);
   }
@@ -59,28 +66,38 @@ void dots_of(
   if (rows - r == 1) dot_rows<kType, 1>(q + r * q_stride, q_stride, keys, n, dim, out + r * kKeyBlock);
 }
 
+// Every score is -inf: as if nothing was seen.
+inline float weigh_nothing(float* s) {
+  for (int j = 0; j < kKeyBlock; ++j) s[j] = 0;
+  return 1;
+}
+
 // Scores of one row become weights; m and l move on. Returns the factor of what was summed before.
 inline float weigh(float* s, float scale, int seen, float* m, float* l) {
+  constexpr int kVecs = kKeyBlock / 8;
   if (seen <= 0) return 1;
   for (int j = seen; j < kKeyBlock; ++j) s[j] = kMinusInf;  // weight 0 exactly
-  const F8 factor = set8(scale);
-  F8 x[kKeyBlock / 8], top = set8(*m);
-  for (int v = 0; v < kKeyBlock / 8; ++v) {
-    x[v] = v * 8 < seen ? mul8(load8(s + 8 * v), factor) : set8(kMinusInf);
+  F8 x[kVecs], top = set8(*m);
+#pragma GCC unroll 4
+  for (int v = 0; v < kVecs; ++v) {
+    x[v] = mul8(load8(s + 8 * v), set8(scale));
     top = max8(top, x[v]);
   }
   const float now = largest8(top);
-  if (now == kMinusInf) {  // every score is -inf: as if nothing was seen
-    for (int v = 0; v < kKeyBlock / 8; ++v) store8(s + 8 * v, zero8());
-    return 1;
-  }
-  for (int v = 0; v < kKeyBlock / 8; ++v) {
-    x[v] = v * 8 < seen ? exp8(sub8(x[v], set8(now))) : zero8();
+  if (now == kMinusInf) return weigh_nothing(s);
+#pragma GCC unroll 4
+  for (int v = 0; v < kVecs; ++v) {
+    x[v] = exp8(sub8(x[v], set8(now)));
     store8(s + 8 * v, x[v]);
   }
-  const float kept = now == *m ? 1.f : exp1(*m - now);
+  const float sum = sum8(add8(add8(x[0], x[1]), add8(x[2], x[3])));
+  if (*m == now) {
+    *l += sum;
+    return 1;
+  }
+  const float kept = exp1(*m - now);
   *m = now;
-  *l = *l * kept + sum8(add8(add8(x[0], x[1]), add8(x[2], x[3])));
+  *l = *l * kept + sum;
   return kept;
 }
 
@@ -94,18 +111,25 @@ inline void sum_values(float* acc,
                        int n,
                        int d) {
   F8 sum[kRows][kVecs];
+#pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) sum[r][v] = mul8(load8(acc + r * stride + 8 * v), set8(kept[r]));
   }
   for (int j = 0; j < n; ++j) {
     F8 w[kRows];
+#pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) w[r] = set8(weights[r * kKeyBlock + j]);
+#pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) {
       const F8 x = load_row<kType>(values[j], d + 8 * v);
+#pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) sum[r][v] = fma8(w[r], x, sum[r][v]);
     }
   }
+#pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) store8(acc + r * stride + 8 * v, sum[r][v]);
   }
 }
@@ -178,16 +202,18 @@ void absorb_of(float* s,
 }
 
 template <RowType kType>
-void widen_of(const void* in, int n, float* out) {
-  int i = 0;
-  for (; i + 8 <= n; i += 8) store8(out + i, load_row<kType>(in, i));
-  if (i == n) return;
-  float tail[8] = {};
-  __builtin_memcpy(tail,
-                   static_cast<const char*>(in) + i * (kType == RowType::kF32 ? 4 : 2),
-                   size_t(n - i) * (kType == RowType::kF32 ? 4 : 2));
-  store8(tail, load_row<kType>(tail, 0));
-  __builtin_memcpy(out + i, tail, size_t(n - i) * 4);
+void widen_of(const char* in, int64_t in_stride, int rows, int dim, float* out, int64_t out_stride) {
+  constexpr int kSize = kType == RowType::kF32 ? 4 : 2;
+  for (int r = 0; r < rows; ++r, in += in_stride, out += out_stride) {
+    int i = 0;
+    for (; i + 8 <= dim; i += 8) store8(out + i, load_row<kType>(in, i));
+    if (i == dim) continue;
+    char narrow[32] = {};
+    float wide[8];
+    __builtin_memcpy(narrow, in + i * kSize, size_t(dim - i) * kSize);
+    store8(wide, load_row<kType>(narrow, 0));
+    __builtin_memcpy(out + i, wide, size_t(dim - i) * 4);
+  }
 }
 
 void dots(const float* q,
@@ -253,14 +279,15 @@ void merge(float* out, float* lse, const float* other, float other_lse, int dim)
   *lse = m + log1(t);
 }
 
-void widen(const void* in, RowType type, int n, float* out) {
+void widen(
+    const char* in, int64_t in_stride, RowType type, int rows, int dim, float* out, int64_t out_stride) {
   switch (type) {
     case RowType::kF32:
-      return widen_of<RowType::kF32>(in, n, out);
+      return widen_of<RowType::kF32>(in, in_stride, rows, dim, out, out_stride);
     case RowType::kF16:
-      return widen_of<RowType::kF16>(in, n, out);
+      return widen_of<RowType::kF16>(in, in_stride, rows, dim, out, out_stride);
     case RowType::kBF16:
-      return widen_of<RowType::kBF16>(in, n, out);
+      return widen_of<RowType::kBF16>(in, in_stride, rows, dim, out, out_stride);
   }
 }
 

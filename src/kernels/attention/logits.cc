@@ -74,6 +74,7 @@ void run_item(const Pass& pass, const Item& item, int thread) {
   KeyBlockView block;
   for (int64_t b = item.begin; b < end; b += kKeyBlock) {
     reader.read(keys, b, std::min(b + kKeyBlock, end), item.token + item.tokens, rows <= 3, false, block);
+    reader.prefetch(keys, b + kKeyBlock, std::min(b + 2 * kKeyBlock, end), false);
     if (block.n == 0) continue;
     pass.core.dots(q, kd, int(rows), block.k, block.type, block.n, int(kd), scores);
     for (int64_t r = 0; r < rows; ++r) {

@@ -90,7 +90,8 @@ BlockReader::BlockReader(const KeySource& source, const AttentionCore& core, flo
   k_tile_ = scratch;
   v_tile_ = k_tile_ + kKeyBlock * k_stride_;
   packed_ = v_tile_ + kKeyBlock * v_stride_;
-  std::memset(scratch, 0, size_t(packed_ - scratch) * sizeof(float));  // the padding of rows stays zero
+  const bool padded = k_stride_ != source.k_dim || v_stride_ != source.v_dim;  // the padding stays zero
+  if (padded) std::memset(scratch, 0, size_t(packed_ - scratch) * sizeof(float));
 }
 
 // A codec's tokens into rows of the tile. Its rows lie dense; ours are padded to whole lanes.
@@ -122,16 +123,38 @@ void BlockReader::read_runs(
     } else {
       const char* k = kp.at<char>(slot / page, slot % page, row.kv_head);
       const char* v = values ? vp.at<char>(slot / page, slot % page, row.kv_head) : nullptr;
-      for (int64_t i = 0; i < n; ++i, k += kp.stride[1], v += values ? vp.stride[1] : 0) {
-        if (direct) {
-          b.k[b.n + i] = k, b.v[b.n + i] = v;
-          continue;
+      if (direct) {
+        for (int64_t i = 0; i < n; ++i) {
+          b.k[b.n + i] = k + i * kp.stride[1];
+          if (values) b.v[b.n + i] = v + i * vp.stride[1];
         }
-        core_.widen(k, source_.type, source_.k_dim, k_tile_ + (b.n + i) * k_stride_);
-        if (values) core_.widen(v, source_.type, source_.v_dim, v_tile_ + (b.n + i) * v_stride_);
+      } else {
+        core_.widen(
+            k, kp.stride[1], source_.type, int(n), source_.k_dim, k_tile_ + b.n * k_stride_, k_stride_);
+        if (values)
+          core_.widen(
+              v, vp.stride[1], source_.type, int(n), source_.v_dim, v_tile_ + b.n * v_stride_, v_stride_);
       }
     }
     b.n += int(n);
+  }
+}
+
+void BlockReader::prefetch(const RowKeys& row, int64_t begin, int64_t end, bool values) const {
+  if (source_.load || begin >= row.extent) return;
+  const KvIndex& index = source_.part->index;
+  const int64_t unit = index.unit, page = index.page, size = source_.type == RowType::kF32 ? 4 : 2;
+  for (int64_t e = begin / unit; e < row.n_runs && e * unit < end; ++e) {
+    const int64_t t0 = std::max<int64_t>(begin - e * unit, 0);
+    const int64_t t1 = std::min(run_tokens(row.runs[e]), end - e * unit);
+    const int64_t slot = run_slot(row.runs[e]) + row.offset + t0;
+    for (int p = 0; p < (values ? 2 : 1) && t0 < t1; ++p) {
+      const TensorView& plane = source_.part->planes[size_t(p)];
+      const char* at = plane.at<char>(slot / page, slot % page, row.kv_head);
+      for (int64_t t = t0; t < t1; ++t, at += plane.stride[1]) {
+        for (int64_t byte = 0; byte < plane.shape[3] * size; byte += 64) __builtin_prefetch(at + byte);
+      }
+    }
   }
 }
 

@@ -60,6 +60,8 @@ class BlockReader {
             bool few,
             bool values,
             KeyBlockView& block) const;
+  // Asks for the plain keys (and values) at places [begin, end), while the block before is worked on.
+  void prefetch(const RowKeys& row, int64_t begin, int64_t end, bool values) const;
 
  private:
   void read_runs(
