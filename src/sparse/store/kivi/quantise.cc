@@ -1,6 +1,8 @@
 #include "sparse/store/kivi/quantise.h"
 
+#include "device/cpu/isa.h"
 #include "sparse/rows.h"
+#include "sparse/store/kivi/restore.h"
 
 namespace se::kivi {
 namespace {
@@ -31,16 +33,7 @@ void pack(const uint8_t* one_per_byte, int n, int bits, uint8_t* out) {
   }
 }
 
-// Codes as f32, one per element; straight loops that the compiler vectorises.
-void unpack(const uint8_t* codes, int n, int bits, float* out) {
-  if (bits == 4) {
-    for (int i = 0; i < n / 2; ++i) out[2 * i] = float(codes[i] & 15), out[2 * i + 1] = float(codes[i] >> 4);
-  } else {
-    for (int i = 0; i < n / 4; ++i) {
-      for (int j = 0; j < 4; ++j) out[4 * i + j] = float(codes[i] >> (2 * j) & 3);
-    }
-  }
-}
+const Restore& restore() { return cpu::isa() >= cpu::Isa::kAvx2 ? kRestoreAvx2 : kRestoreRef; }
 
 }  // namespace
 
@@ -113,14 +106,12 @@ void decode_keys(const uint8_t* codes,
                  DType min_type,
                  float* out,
                  int64_t stride) {
-  float low[kMaxDim], step[kMaxDim], code[kMaxDim];
+  float low[kMaxDim], step[kMaxDim];
   widen_row(min_type, min, dim, low);
   widen_row(DType::kF16, scale, dim, step);
-  for (int t = 0; t < n; ++t) {
-    unpack(codes + t * (dim * bits / 8), dim, bits, code);
-    float* row = out + t * stride;
-    for (int d = 0; d < dim; ++d) row[d] = low[d] + code[d] * step[d];
-  }
+  const Restore& to = restore();
+  for (int t = 0; t < n; ++t)
+    to.channels(codes + t * (dim * bits / 8), dim, bits, low, step, out + t * stride);
 }
 
 void decode_values(const uint8_t* codes,
@@ -134,14 +125,14 @@ void decode_values(const uint8_t* codes,
                    float* out,
                    int64_t stride) {
   const int groups = dim / group;
-  float low[kMaxDim], step[kMaxDim], code[kMaxDim];
+  float low[kMaxDim], step[kMaxDim];
+  const Restore& to = restore();
   for (int t = 0; t < n; ++t) {
     widen_row(min_type, static_cast<const char*>(min) + bytes_of(min_type, int64_t(t) * groups), groups, low);
     widen_row(DType::kF16, scale + t * groups, groups, step);
-    unpack(codes + t * (dim * bits / 8), dim, bits, code);
-    float* row = out + t * stride;
     for (int g = 0; g < groups; ++g) {
-      for (int i = g * group; i < (g + 1) * group; ++i) row[i] = low[g] + code[i] * step[g];
+      const uint8_t* from = codes + (t * dim + g * group) * bits / 8;
+      to.group(from, group, bits, low[g], step[g], out + t * stride + g * group);
     }
   }
 }

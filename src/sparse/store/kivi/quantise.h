@@ -1,11 +1,13 @@
 // quantise.h -- asymmetric integer codes of one group of tokens of one KV head.
 //
-//   scale = f16((max - min) / (2^bits - 1));  code = rne(clamp((x - min) / scale, 0, 2^bits - 1)), 0 where
-//   scale is 0; decoded = min + code * scale, the product and the sum rounded each.
+//   scale = f16((max - min) / (2^bits - 1));
+//   code = rne(clamp((x - min) / scale, 0, 2^bits - 1)), 0 where scale is 0;
+//   decoded = min + code * scale, the product and the sum rounded each.
+//
 // All in f32, true division; codes are computed with the scale as it is stored. min is one of the inputs, so
 // its type (that of the inputs) holds it exactly. Codes lie along the channels: code d of a token in byte d *
-// bits / 8, lowest bits first (little-endian words of 32 / bits codes). Spec:
-// methods-compressed.md 1.3, 3.5, 13.2; Liu et al. 2024.
+// bits / 8, lowest bits first (little-endian words of 32 / bits codes). `group` and `dim` are multiples of 8.
+// Spec: methods-compressed.md 1.3, 3.5, 13.2; Liu et al. 2024.
 #pragma once
 #include <cstdint>
 

@@ -6,6 +6,7 @@
 
 #include "base/half.h"
 #include "base/npy.h"
+#include "device/cpu/isa.h"
 
 namespace se::kivi {
 namespace {
@@ -70,12 +71,19 @@ TEST(Kivi, SpecExampleOfValues) {
   EXPECT_EQ(codes[0] | codes[1] << 8, 0xf200);
 }
 
-class KiviGoldens : public testing::TestWithParam<std::string> {};
+class KiviGoldens : public testing::TestWithParam<std::string> {
+  void TearDown() override { cpu::set_isa_for_test(cpu::best_isa()); }
+};
 
 TEST_P(KiviGoldens, CodesAndValuesEqualTheOracle) {
-  const std::string prefix = kGoldens + GetParam();
-  const bool wide = GetParam().starts_with("f32");
-  const int bits = GetParam().find("b4") != std::string::npos ? 4 : 2, group = 32;
+  std::string name = GetParam();
+  if (name.ends_with("_ref")) {
+    cpu::set_isa_for_test(cpu::Isa::kBaseline);
+    name.resize(name.size() - 4);
+  }
+  const std::string prefix = kGoldens + name;
+  const bool wide = name.starts_with("f32");
+  const int bits = name.find("b4") != std::string::npos ? 4 : 2, group = 32;
   const DType type = wide ? DType::kF32 : DType::kF16;
   for (const char* side : {"k", "v"}) {
     const Npy input = Npy::load(kGoldens + (wide ? "f32_" : "") + side + ".npy");
@@ -122,7 +130,9 @@ TEST_P(KiviGoldens, CodesAndValuesEqualTheOracle) {
     }
   }
 }
-INSTANTIATE_TEST_SUITE_P(All, KiviGoldens, testing::Values("b4", "b2", "f32_b4"));
+INSTANTIATE_TEST_SUITE_P(All,
+                         KiviGoldens,
+                         testing::Values("b4", "b2", "f32_b4", "b4_ref", "b2_ref", "f32_b4_ref"));
 
 }  // namespace
 }  // namespace se::kivi
