@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMED = ["docs/one-token.md", "docs/architecture.md", "docs/glossary.md"]
-SOURCES = {".h", ".cc", ".inl", ".in"}
+SOURCES = {".h", ".cc", ".inl", ".in", ".cu", ".cuh"}
 FENCE = re.compile(r"^```.*?^```[^\n]*$", re.M | re.S)
 SPAN = re.compile(r"`([^`\n]+)`")
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -27,6 +27,8 @@ class Code:
         self.words = [set(WORD.findall(t)) for t in self.texts]
         self.all_words = set().union(*self.words)
         self.cli = "".join(t for f, t in zip(files, self.texts) if "cli" in f.parts)
+        cmake = [ROOT / "CMakeLists.txt", *(ROOT / "cmake").glob("*.cmake")]
+        self.all_words |= set(WORD.findall("".join(f.read_text(encoding="utf-8") for f in cmake)))
         self.dev = (ROOT / "dev").read_text(encoding="utf-8")
 
     def has_path(self, path):
