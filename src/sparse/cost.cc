@@ -39,13 +39,17 @@ int64_t whole(int64_t tokens, int64_t grain) {
 
 class Timeline {
  public:
-  Timeline(const Plan& plan, const SeqView& request, std::span<const std::array<int64_t, 2>> held)
+  // held: (paged, tail) by group; excess: what earlier picks left beyond their budgets
+  Timeline(const Plan& plan,
+           const SeqView& request,
+           std::span<const std::array<int64_t, 2>> held,
+           int64_t excess)
       : plan_(plan), layout_(*plan.layout), view_(request), rows_(layout_.groups().size()) {
     SE_CHECK(held.empty() || held.size() == rows_.size(),
              "{} held counts for {} groups",
              held.size(),
              rows_.size());
-    for (size_t g = 0; g < held.size(); ++g) rows_[g].paged = held[g][0], rows_[g].tail = held[g][1];
+    for (size_t g = 0; g < held.size(); ++g) rows_[g] = {held[g][0], held[g][1], excess};
     resident_.resize(plan.model.layers.size());
     view_.resident = resident_;
     view_.generated = 0;
@@ -152,7 +156,8 @@ class Timeline {
   }
   // What keep_best makes of a budget: the tail and single tokens exactly, encoded ones in whole groups.
   int64_t in_grains(const Row& row, int64_t budget, const Ends& ends) const {
-    const int64_t grain = plan_.store_spec.grain, recent = ends.recent < 0 ? budget - ends.sink : ends.recent;
+    const int64_t grain = plan_.store_spec.grain, room = std::max<int64_t>(0, budget - ends.sink);
+    const int64_t recent = ends.recent < 0 ? room : std::min(ends.recent, room);
     const int64_t sink = whole(ends.sink, grain);
     if (row.paged == 0) return std::max(budget, row.tail);
     if (view_.decode)
@@ -267,10 +272,24 @@ class Timeline {
 }  // namespace
 
 Cost Plan::cost(const SeqView& request, std::span<const std::array<int64_t, 2>> held) const {
-  Timeline timeline(*this, request, held);
-  timeline.prompt(request.prompt);
-  timeline.decode(request.max_new - 1);  // the last token generated is never forwarded
-  return timeline.cost();
+  const auto play = [&](int64_t excess) {
+    Timeline timeline(*this, request, held, excess);
+    timeline.prompt(request.prompt);
+    timeline.decode(request.max_new - 1);  // the last token generated is never forwarded
+    return timeline.cost();
+  };
+  Cost c = play(0);
+  if (held.empty() || keep.empty() || store_spec.grain == 1) return c;
+  // An earlier pick may have left a part of a group too many, which delays the next one: the dearer life
+  // counts.
+  const Cost late = play(store_spec.grain - 1);
+  c.resident_bytes = std::max(c.resident_bytes, late.resident_bytes);
+  if (late.peak_bytes > c.peak_bytes)
+    c.peak_bytes = late.peak_bytes, c.transient_bytes = late.transient_bytes;
+  c.read_bytes = std::max(c.read_bytes, late.read_bytes);
+  c.resident_tokens = std::max(c.resident_tokens, late.resident_tokens);
+  c.read_tokens = std::max(c.read_tokens, late.read_tokens);
+  return c;
 }
 
 }  // namespace se
