@@ -1,6 +1,8 @@
 // Speed of paged attention: decode rows over a long past, prompt chunks, logits of a window. One line a case:
 // bytes of K and V read, FLOP (a multiply-add is 2), median, p10 and p90 of the wall time after warm-up, and
 // the p10 of the CPU time over all threads, which is the one to read with one thread on a busy machine.
+// Even that one moves by a factor of 3 with the neighbours' use of the last cache: compare figures of one
+// quiet machine only, and read them against the plain sums of the same run.
 //
 //   attention_bench [threads] [repeats] [part of a case's name]
 #include <time.h>
