@@ -31,7 +31,8 @@ TEST(Tokenizer, IdsEqualTheReferenceForEveryPreTokenizer) {
 
 TEST(Tokenizer, ControlTokensArePlainTextWhenNotParsed) {
   const Tokenizer tokenizer = small_tokenizer();
-  for (const auto& item : golden("tokenizer.json")["plain"]) {
+  const auto goldens = golden("tokenizer.json");
+  for (const auto& item : goldens["plain"]) {
     EXPECT_EQ(tokenizer.encode(item["text"].get<std::string>(), {.parse_special = false}),
               item["ids"].get<Ids>())
         << item["text"];
@@ -59,7 +60,8 @@ TEST(Tokenizer, ControlTokensThatTouchPlainSpansAreNotParsed) {
 
 TEST(Tokenizer, DecodingEqualsTheReferenceAlsoWhenStreamed) {
   const Tokenizer tokenizer = small_tokenizer();
-  for (const auto& item : golden("tokenizer.json")["decode"]) {
+  const auto goldens = golden("tokenizer.json");
+  for (const auto& item : goldens["decode"]) {
     const Ids ids = item["ids"].get<Ids>();
     for (const bool skip : {false, true}) {
       const std::string wanted = item[skip ? "shown" : "text"];
