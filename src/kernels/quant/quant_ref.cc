@@ -18,7 +18,9 @@ inline void put(const int8_t* n, int count, float d, float m, float* out) {
 
 #include "kernels/quant/dequantize.inl"
 
-void from_f32(const void* data, int64_t n, float* out) { std::memcpy(out, data, size_t(n) * sizeof(float)); }
+void from_f32(const void* data, int64_t n, float* out) {
+  if (n > 0) std::memcpy(out, data, size_t(n) * sizeof(float));
+}
 
 void from_f16(const void* data, int64_t n, float* out) {
   const uint8_t* b = static_cast<const uint8_t*>(data);
