@@ -20,7 +20,6 @@ struct KvCounters {  // counted, not assumed
   int64_t decode_steps = 0;
   int64_t read_tokens =
       0;  // sum over decode steps and layers of tokens read (paged and ring; the present not)
-  int64_t scored_units = 0;               // units a reader ranked
   int64_t last_read_tokens = 0;           // of the last decode step, sum over layers
   int64_t picks = 0, dropped_tokens = 0;  // sums over layers
 };
