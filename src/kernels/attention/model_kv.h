@@ -18,9 +18,10 @@ enum class LayerKind : uint8_t { kFull, kWindow, kShared, kRecurrent };
 struct QkTransform {
   TensorView q_norm, k_norm;  // f32 [head_dim] RMSNorm weights, shared by all heads; empty: none. As
                               // multiplied: a checkpoint's (1 + w) is added up by the family. MLA: none
-  TensorView rope;  // f32 [pairs] inverse frequencies; the first 2 * pairs channels rotate (MLA: of the
-                    // part behind nope in q, behind v_dim in k); empty: none
-  float eps = 0;    // of the norms
+  TensorView rope;      // f32 [pairs] inverse frequencies; the first 2 * pairs channels rotate (MLA: of the
+                        // part behind nope in q, behind v_dim in k); empty: none
+  float eps = 0;        // of the norms
+  float amplitude = 1;  // of cos and sin (YaRN)
   bool interleaved = false;  // pairs (x[2i], x[2i+1]) instead of (x[i], x[i + pairs])
 };
 struct LayerKv {

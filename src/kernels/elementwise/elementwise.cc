@@ -45,4 +45,13 @@ void silu_mul(const TensorView& gate, const TensorView& up, const TensorView& ou
   run("silu_mul", avx2() ? elementwise::silu_mul_avx2 : elementwise::silu_mul_ref, gate, up, out, stream);
 }
 
+void gelu_tanh_mul(const TensorView& gate, const TensorView& up, const TensorView& out, Stream& stream) {
+  run("gelu_tanh_mul",
+      avx2() ? elementwise::gelu_tanh_mul_avx2 : elementwise::gelu_tanh_mul_ref,
+      gate,
+      up,
+      out,
+      stream);
+}
+
 }  // namespace se

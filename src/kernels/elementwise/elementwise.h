@@ -10,5 +10,7 @@ void add(const TensorView& x,
          Stream& stream);  // out may be x or y
 // out = silu(gate) * up, silu(z) = z / (1 + exp(-z)); out may be gate or up.
 void silu_mul(const TensorView& gate, const TensorView& up, const TensorView& out, Stream& stream);
+// out = gelu(gate) * up, gelu(z) = z / 2 (1 + tanh(sqrt(2 / pi) (z + 0.044715 z^3))); out may be gate or up.
+void gelu_tanh_mul(const TensorView& gate, const TensorView& up, const TensorView& out, Stream& stream);
 
 }  // namespace se

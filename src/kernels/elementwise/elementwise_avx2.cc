@@ -19,13 +19,36 @@ inline __m256 exponential(__m256 x) {
   return _mm256_mul_ps(p, _mm256_castsi256_ps(power));
 }
 
-inline __m256 silu_mul(__m256 z, __m256 up) {
-  const __m256 negative = _mm256_xor_ps(z, _mm256_set1_ps(-0.0f));
+// z / (1 + exp(-w)) * up
+inline __m256 gated(__m256 z, __m256 w, __m256 up) {
+  const __m256 negative = _mm256_xor_ps(w, _mm256_set1_ps(-0.0f));
   return _mm256_mul_ps(_mm256_div_ps(z, _mm256_add_ps(_mm256_set1_ps(1.0f), exponential(negative))), up);
 }
 
+struct Silu {
+  __m256 operator()(__m256 z, __m256 up) const { return gated(z, z, up); }
+};
+
+struct Gelu {
+  __m256 operator()(__m256 z, __m256 up) const {
+    const __m256 slope = _mm256_fmadd_ps(_mm256_mul_ps(z, z), _mm256_set1_ps(kGelu3), _mm256_set1_ps(kGelu1));
+    return gated(z, _mm256_mul_ps(z, slope), up);
+  }
+};
+
 inline __m256i first_lanes(int64_t n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(int(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+template <typename Op>
+void each(Op op, const float* gate, const float* up, int64_t n, float* out) {
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8)
+    _mm256_storeu_ps(out + i, op(_mm256_loadu_ps(gate + i), _mm256_loadu_ps(up + i)));
+  if (i == n) return;
+  const __m256i mask = first_lanes(n - i);
+  _mm256_maskstore_ps(
+      out + i, mask, op(_mm256_maskload_ps(gate + i, mask), _mm256_maskload_ps(up + i, mask)));
 }
 
 }  // namespace
@@ -38,13 +61,11 @@ void add_avx2(const float* x, const float* y, int64_t n, float* out) {
 }
 
 void silu_mul_avx2(const float* gate, const float* up, int64_t n, float* out) {
-  int64_t i = 0;
-  for (; i + 8 <= n; i += 8)
-    _mm256_storeu_ps(out + i, silu_mul(_mm256_loadu_ps(gate + i), _mm256_loadu_ps(up + i)));
-  if (i == n) return;
-  const __m256i mask = first_lanes(n - i);
-  const __m256 tail = silu_mul(_mm256_maskload_ps(gate + i, mask), _mm256_maskload_ps(up + i, mask));
-  _mm256_maskstore_ps(out + i, mask, tail);
+  each(Silu{}, gate, up, n, out);
+}
+
+void gelu_tanh_mul_avx2(const float* gate, const float* up, int64_t n, float* out) {
+  each(Gelu{}, gate, up, n, out);
 }
 
 }  // namespace se::elementwise

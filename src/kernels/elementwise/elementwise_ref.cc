@@ -27,4 +27,11 @@ void silu_mul_ref(const float* gate, const float* up, int64_t n, float* out) {
   for (int64_t i = 0; i < n; ++i) out[i] = gate[i] / (1.0f + exponential(-gate[i])) * up[i];
 }
 
+void gelu_tanh_mul_ref(const float* gate, const float* up, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float z = gate[i], w = z * std::fma(z * z, kGelu3, kGelu1);
+    out[i] = z / (1.0f + exponential(-w)) * up[i];
+  }
+}
+
 }  // namespace se::elementwise

@@ -37,7 +37,26 @@ TEST(SiluMul, IsWithinTheDerivedBoundOfTheFormulaInDouble) {
   }
 }
 
-TEST(SiluMul, EveryInstructionSetGivesTheSameBits) {
+// w rounds four times by half an eps (square, fused step, constants, product): its error moves exp(-w) by 2
+// eps |w|, and the result by exp(-w) / (1 + exp(-w)) of that; the rest as above.
+TEST(GeluTanhMul, IsWithinTheDerivedBoundOfTheFormulaInDouble) {
+  for (float z = -20; z < 20; z += 0.00137f) {
+    const float up = 1.5f;
+    float out;
+    (cpu::isa() >= cpu::Isa::kAvx2 ? elementwise::gelu_tanh_mul_avx2 : elementwise::gelu_tanh_mul_ref)(
+        &z, &up, 1, &out);
+    const double w = 2 * std::sqrt(2 / M_PI) * (double(z) + 0.044715 * std::pow(double(z), 3));
+    const double want = double(z) / (1 + std::exp(-w)) * up;
+    const double relative = 4 * kEps + 2 * kEps * std::abs(w) / (1 + std::exp(w));
+    ASSERT_NEAR(out, want, relative * std::abs(want) + 1e-35) << "z = " << z;
+    const double formula =
+        0.5 * double(z) *
+        (1 + std::tanh(std::sqrt(2 / M_PI) * (double(z) + 0.044715 * std::pow(double(z), 3)))) * up;
+    ASSERT_NEAR(want, formula, 1e-14) << "z = " << z;
+  }
+}
+
+TEST(GatedMul, EveryInstructionSetGivesTheSameBits) {
   if (cpu::best_isa() < cpu::Isa::kAvx2) GTEST_SKIP() << "no AVX2";
   for (int64_t n : {1, 7, 8, 9, 1003}) {
     for (float scale : {1e-3f, 1.f, 30.f, 1e4f}) {
@@ -45,16 +64,21 @@ TEST(SiluMul, EveryInstructionSetGivesTheSameBits) {
       std::vector<float> a(z.size()), b(z.size());
       elementwise::silu_mul_ref(z.data(), up.data(), n, a.data());
       elementwise::silu_mul_avx2(z.data(), up.data(), n, b.data());
-      ASSERT_EQ(std::memcmp(a.data(), b.data(), a.size() * 4), 0) << "n " << n << " scale " << scale;
+      ASSERT_EQ(std::memcmp(a.data(), b.data(), a.size() * 4), 0) << "silu, n " << n << " scale " << scale;
+      elementwise::gelu_tanh_mul_ref(z.data(), up.data(), n, a.data());
+      elementwise::gelu_tanh_mul_avx2(z.data(), up.data(), n, b.data());
+      ASSERT_EQ(std::memcmp(a.data(), b.data(), a.size() * 4), 0) << "gelu, n " << n << " scale " << scale;
     }
   }
 }
 
-TEST(SiluMul, InfinityAndNanAreNotHidden) {
+TEST(GatedMul, InfinityAndNanAreNotHidden) {
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   const float z[] = {inf, nan, 0}, up[] = {1, 1, 1};
-  for (auto fn : {elementwise::silu_mul_ref, elementwise::silu_mul_avx2}) {
-    if (fn == elementwise::silu_mul_avx2 && cpu::best_isa() < cpu::Isa::kAvx2) continue;
+  std::vector<elementwise::BinaryFn> all = {elementwise::silu_mul_ref, elementwise::gelu_tanh_mul_ref};
+  if (cpu::best_isa() >= cpu::Isa::kAvx2)
+    all.insert(all.end(), {elementwise::silu_mul_avx2, elementwise::gelu_tanh_mul_avx2});
+  for (const auto fn : all) {
     float out[3];
     fn(z, up, 3, out);
     EXPECT_EQ(out[0], inf);
@@ -79,6 +103,7 @@ TEST(Elementwise, AnyThreadCountInPlaceOrNotGivesTheSameBits) {
     EXPECT_EQ(a, sum);
     a = x;
     silu_mul(va, vb, vb, stream);
+    gelu_tanh_mul(va, vb, vb, stream);
     if (threads == 1) first = b;
     EXPECT_EQ(b, first);
   }

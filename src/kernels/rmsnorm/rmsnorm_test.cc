@@ -68,5 +68,22 @@ TEST(RmsNorm, ARowDependsNeitherOnItsNeighboursNorOnThreadsAndMayBeInPlace) {
   }
 }
 
+TEST(RmsNorm, RowsMayBePartsOfWiderOnes) {
+  const int64_t tokens = 5, dim = 40, wide = 56;
+  auto x = normals(tokens * wide, 5);
+  const auto before = x;
+  auto w = normals(dim, 6);
+  ThreadPool pool(2);
+  Stream stream(pool);
+  TensorView part = TensorView::of(x.data(), DType::kF32, {tokens, wide});
+  part.shape[1] = dim;
+  rms_norm(part, TensorView::of(w.data(), DType::kF32, {dim}), 1e-5f, part, stream);
+  for (int64_t t = 0; t < tokens; ++t) {
+    std::vector<float> want(before.begin() + t * wide, before.begin() + (t + 1) * wide);
+    rmsnorm::row()(want.data(), w.data(), 1e-5f, dim, want.data());
+    EXPECT_EQ(std::vector<float>(x.begin() + t * wide, x.begin() + (t + 1) * wide), want) << t;
+  }
+}
+
 }  // namespace
 }  // namespace se

@@ -91,8 +91,10 @@ void qk_norm_rope(
     Rotation rotation;
     for (int64_t token = item * kTokens; token < std::min(tokens, (item + 1) * kTokens); ++token) {
       const float position = float(pos.ptr<int32_t>()[token]);
-      for (int64_t i = 0; i < pairs; ++i)
+      for (int64_t i = 0; i < pairs; ++i) {
         cos_sin(position * t.rope.ptr<float>()[i], rotation.cos[size_t(i)], rotation.sin[size_t(i)]);
+        rotation.cos[size_t(i)] *= t.amplitude, rotation.sin[size_t(i)] *= t.amplitude;
+      }
       heads(q, t.q_norm, token, rotation);
       heads(k, t.k_norm, token, rotation);
     }

@@ -116,6 +116,24 @@ TEST(Rope, NormsPerHeadBeforeTurningAndWithoutFrequenciesOnlyNorms) {
   expect_rotated(c, normed_k, k, heads, pos, f);
 }
 
+// What rotates is a multiple of what it was without; the rest of the head is not touched.
+TEST(Rope, AmplitudeScalesWhatRotates) {
+  const int64_t tokens = 2, dim = 32;
+  auto f = rope_frequencies(16, 10000);
+  std::vector<int32_t> pos{3, 41};
+  const TensorView positions = TensorView::of(pos.data(), DType::kI32, {tokens});
+  auto plain = normals(tokens * dim, 3), scaled = plain, k = plain;
+  ThreadPool pool(1);
+  Stream stream(pool);
+  QkTransform t;
+  t.rope = view(f, {8});
+  qk_norm_rope(view(plain, {tokens, 1, dim}), view(k, {tokens, 1, dim}), t, positions, stream);
+  t.amplitude = 2;
+  qk_norm_rope(view(scaled, {tokens, 1, dim}), view(k, {tokens, 1, dim}), t, positions, stream);
+  for (int64_t i = 0; i < tokens * dim; ++i)
+    EXPECT_EQ(scaled[size_t(i)], plain[size_t(i)] * (i % dim < 16 ? 2 : 1)) << i;
+}
+
 TEST(Rope, ATokenDependsOnItselfAloneWhateverTheThreads) {
   const int64_t tokens = 33, dim = 64;
   auto f = rope_frequencies(int(dim), 10000);
