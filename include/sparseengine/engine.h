@@ -32,6 +32,12 @@ struct Sampling {
   int top_k = 0;          // 0: off
   float top_p = 1, min_p = 0;
   uint64_t seed = 0;
+  // Applied to the logits before all of the above, in this order (as vLLM does).
+  std::vector<int32_t> allowed_ids;                   // empty: all
+  std::vector<std::string> bad_words;                 // texts that must not appear in the answer
+  std::vector<std::pair<int32_t, float>> logit_bias;  // added to the logit of a token
+  float repetition_penalty = 1;                       // > 0; of tokens in prompt or answer
+  float frequency_penalty = 0, presence_penalty = 0;  // -2 .. 2; of tokens in the answer
 };
 
 struct Request {
@@ -39,10 +45,19 @@ struct Request {
   std::string plan;          // plan text; ignored in a session that has one
   int64_t max_tokens = 128;
   Sampling sampling;
-  std::vector<std::string> stop;  // stop strings: end the answer, not part of it
+  int n = 1;                      // answers to draw; they share the prompt's KV until they part
+  std::vector<std::string> stop;  // stop strings: end the answer
+  std::vector<int32_t> stop_ids;  // tokens that end the answer, beside the model's own
+  bool include_stop = false;      // the stop string is part of the text
   bool ignore_eos = false;
-  int logprobs = -1;         // alternatives per answer token; -1: none
-  int prompt_logprobs = -1;  // alternatives per prompt token; -1: none
+  bool skip_special = true;     // special tokens give no text
+  int64_t min_tokens = 0;       // before so many no end token is sampled and no stop string looked for
+  int64_t truncate_prompt = 0;  // > 0: only the last so many ids of the prompt; -1: as many as fit; 0: refuse
+  int logprobs = -1;            // alternatives per answer token; -1: none
+  int prompt_logprobs = -1;     // alternatives per prompt token; -1: none
+  // Evaluation: the answer is these tokens, whatever the model says; max_tokens, ends and stops do not
+  // matter.
+  std::vector<int32_t> forced;
 };
 
 struct TokenAlternatives {                     // raw log-probabilities, before temperature
@@ -77,8 +92,9 @@ enum class Finish : uint8_t { kStop, kLength, kCancelled, kError };
 const char* to_string(Finish finish);  // "stop", "length", "cancelled", "error"
 
 struct Answer {
+  int choice = 0;  // which of the request's n
   std::vector<int32_t> ids;
-  std::string text;  // without stop string and special tokens
+  std::string text;  // without special tokens and stop string, unless the request wants them
   std::vector<TokenAlternatives> logprobs,
       prompt_logprobs;  // prompt: entry i is of prompt token i; the first has no logprob
   Finish finish = Finish::kStop;
@@ -89,10 +105,12 @@ struct Answer {
 
 // Called on the engine's thread; must return quickly. Any may be empty.
 struct Callbacks {
-  std::function<void(const std::string& piece)> on_text;  // whole UTF-8 characters
+  std::function<void(const std::string& piece, int choice)> on_text;  // whole UTF-8 characters
+  // Raw logits f32 [vocab] that answer token `index` is drawn from; valid during the call.
+  std::function<void(std::span<const float> logits, int64_t index, int choice)> on_logits;
   std::function<void(int64_t done, int64_t total)>
       on_prefill;                              // prompt tokens forwarded (layer-major: scaled)
-  std::function<void(Answer answer)> on_done;  // exactly once, last
+  std::function<void(Answer answer)> on_done;  // exactly once for each choice, last of its calls
 };
 
 struct ModelInfo {
@@ -135,7 +153,8 @@ class Engine {
   // KV arena.
   uint64_t submit(Request request, Callbacks callbacks);
   void cancel(uint64_t id);  // on_done comes with kCancelled and what was made so far
-  Answer run(Request request, Callbacks callbacks = {});  // submit and wait
+  Answer run(Request request, Callbacks callbacks = {});  // submit and wait; of n answers, the first
+  std::vector<Answer> run_all(Request request, Callbacks callbacks = {});  // all n, in order of choice
 
   // A conversation under one plan: KV stays between turns. One turn at a time.
   Result<uint64_t> open_session(const std::string& plan);

@@ -92,7 +92,25 @@ std::string explain_lines(const Row& w) {
   return s;
 }
 
+Status check(const BenchFlags& f) {
+  const auto none_below = [](const char* flag, const std::vector<int64_t>& values) {
+    for (int64_t v : values) {
+      if (v < 0) return invalid(format("{} {}: at least 0", flag, v));
+    }
+    return ok();
+  };
+  SE_TRY(none_below("-p", f.prompts));
+  SE_TRY(none_below("-n", f.decodes));
+  SE_TRY(none_below("-d", f.depths));
+  const auto some = [](const std::vector<int64_t>& values) {
+    return std::any_of(values.begin(), values.end(), [](int64_t v) { return v > 0; });
+  };
+  if (!some(f.prompts) && !some(f.decodes)) return invalid("nothing to measure: -p and -n are both 0");
+  return ok();
+}
+
 Status bench(const BenchFlags& f) {
+  SE_TRY(check(f));
   if (f.repeats < 1) return invalid(format("-r {}: at least 1", f.repeats));
   SE_ASSIGN(const std::unique_ptr<Engine> engine, f.model.open());
   const ModelInfo& info = engine->info();

@@ -36,7 +36,7 @@ Answer turn(Engine& engine, uint64_t session, Request request, Out& out) {
     progress.update(n, total);
     if (n == total) progress.clear();
   };
-  calls.on_text = [&](const std::string& piece) {
+  calls.on_text = [&](const std::string& piece, int) {
     progress.stop();  // the first token comes before the prompt's last report
     out.write(piece);
   };
@@ -56,8 +56,8 @@ Answer turn(Engine& engine, uint64_t session, Request request, Out& out) {
   return answer;
 }
 
-Status chat(const ChatFlags& f) {
-  SE_TRY(f.sampling.check());
+Status chat(ChatFlags& f) {
+  SE_TRY(f.sampling.read());
   SE_ASSIGN(const std::unique_ptr<Engine> engine, f.model.open());
   SE_ASSIGN(uint64_t session, engine->open_session(f.plan));
   const bool terminal = ::isatty(0) && ::isatty(1);
@@ -75,6 +75,7 @@ Status chat(const ChatFlags& f) {
   restart();
   Out out;
   Answer last;
+  Status failed;  // by a turn of a script: the exit status tells
   for (std::string line;;) {
     if (terminal) out.write("> ");
     if (!std::getline(std::cin, line)) {
@@ -102,7 +103,15 @@ Status chat(const ChatFlags& f) {
     SE_ASSIGN(r.ids, first ? engine->chat_ids(messages, true) : engine->chat_turn_ids(messages));
     r.max_tokens = f.max_tokens, r.sampling = f.sampling.values;
     Answer a = turn(*engine, session, std::move(r), out);
-    if (a.finish == Finish::kError) return a.error;
+    if (a.finish == Finish::kError) {  // a turn that cannot be taken changes nothing: the talk goes on
+      if (!terminal && failed.ok()) {
+        failed = a.error;  // told at the end, with the exit status
+      } else {
+        std::fprintf(stderr, "sparse-engine: %s\n", a.error.message().c_str());
+      }
+      messages.pop_back();
+      continue;
+    }
     out.write("\n");
     messages.push_back({"assistant", a.text});
     if (a.finish == Finish::kCancelled && a.ids.empty())
@@ -111,7 +120,8 @@ Status chat(const ChatFlags& f) {
     if (Status s = out.finish(); !s.ok()) return s;
   }
   if (terminal) out.write("\n");
-  return out.finish();
+  SE_TRY(out.finish());
+  return failed;
 }
 
 }  // namespace

@@ -46,10 +46,13 @@ struct ModelFlags {  // -m -c -t --compute --kv-size
   Result<std::unique_ptr<Engine>> open() const;  // shows loading progress
 };
 
-struct SamplingFlags {  // --temp --top-k --top-p --min-p --seed
+struct SamplingFlags {  // --temp --top-k --top-p --min-p --seed, penalties, bias
   Sampling values;
   void add(CLI::App& app);
-  Status check() const;
+  Status read();  // of texts like --logit-bias 5=-100; values are checked by the engine
+
+ private:
+  std::vector<std::string> bias_;
 };
 
 Result<std::string> read_file(const std::string& path);  // "-": standard input

@@ -82,14 +82,30 @@ void SamplingFlags::add(CLI::App& app) {
   app.add_option(
       "--min-p", values.min_p, "sample among tokens of at least this share of the best one's probability");
   app.add_option("--seed", values.seed, "seed of the random numbers");
+  app.add_option("--repetition-penalty",
+                 values.repetition_penalty,
+                 "over 1: tokens of prompt and answer become less likely; 1: off");
+  app.add_option("--frequency-penalty",
+                 values.frequency_penalty,
+                 "taken off a token's logit for each time it was answered");
+  app.add_option(
+      "--presence-penalty", values.presence_penalty, "taken off a token's logit once it was answered");
+  app.add_option("--logit-bias", bias_, "ID=VALUE, added to a token's logit, -100 to 100 (may be repeated)")
+      ->take_all();
+  app.add_option("--bad-word", values.bad_words, "text that must not appear in the answer (may be repeated)")
+      ->take_all();
+  app.add_option("--allowed-ids", values.allowed_ids, "only these token ids may be answered (a,b,...)")
+      ->delimiter(',');
 }
 
-Status SamplingFlags::check() const {
-  if (!(values.temperature >= 0)) return invalid(format("--temp {}: at least 0", values.temperature));
-  if (values.top_k < 0) return invalid(format("--top-k {}: at least 0", values.top_k));
-  if (!(values.top_p > 0 && values.top_p <= 1))
-    return invalid(format("--top-p {}: over 0, at most 1", values.top_p));
-  if (!(values.min_p >= 0 && values.min_p <= 1)) return invalid(format("--min-p {}: 0 to 1", values.min_p));
+Status SamplingFlags::read() {
+  for (const std::string& text : bias_) {
+    int id = 0, used = 0;
+    float value = 0;
+    if (std::sscanf(text.c_str(), "%d=%f%n", &id, &value, &used) != 2 || size_t(used) != text.size())
+      return invalid(format("--logit-bias {}: expected ID=VALUE, like 13=-100", text));
+    values.logit_bias.emplace_back(id, value);
+  }
   return ok();
 }
 

@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
+#include <sstream>
 
 #include "cli/cli.h"
 
@@ -16,10 +17,28 @@ int main(int argc, char** argv) {
   se::cli::add_bench(app, status);
   se::cli::add_tokenize(app, status);
   se::cli::add_methods(app, status);
+  if (argc > 1 && argv[1][0] != '-') {
+    std::string names;
+    bool known = false;
+    for (const CLI::App* c : app.get_subcommands({})) {
+      known = known || c->get_name() == argv[1];
+      names += (names.empty() ? "" : ", ") + c->get_name();
+    }
+    if (!known) {
+      std::fprintf(
+          stderr, "sparse-engine: unknown command '%s', expected one of: %s\n", argv[1], names.c_str());
+      return 2;
+    }
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {  // --help, --version
-    return app.exit(e);
+    std::ostringstream text;
+    app.exit(e, text, text);
+    se::cli::Out out;
+    out.write(text.str());
+    status = out.finish();
+    if (status.ok()) return 0;
   } catch (const CLI::ParseError& e) {
     std::fprintf(stderr, "sparse-engine: %s (--help lists the options)\n", e.what());
     return 2;

@@ -83,6 +83,20 @@ ordered_json usage_json(const Usage& u) {
             {"read_ratio", k.read_ratio}}}};
 }
 
+ordered_json answer_json(const Request& r, const Answer& a) {
+  ordered_json o{{"ids", a.ids}, {"text", a.text}};
+  o["logprobs"] = r.logprobs >= 0 ? alternatives(a.logprobs, false) : ordered_json();
+  o["prompt_logprobs"] = r.prompt_logprobs >= 0 ? alternatives(a.prompt_logprobs, true) : ordered_json();
+  o["finish_reason"] = to_string(a.finish);
+  o["usage"] = usage_json(a.usage);
+  o["timing"] = {{"queue_s", a.timing.queue_s},
+                 {"prefill_s", a.timing.prefill_s},
+                 {"first_token_s", a.timing.first_token_s},
+                 {"decode_s", a.timing.decode_s},
+                 {"token_s", a.timing.token_s}};
+  return o;
+}
+
 Result<std::vector<int32_t>> prompt_ids(Engine& engine, const RunFlags& f) {
   if (!f.ids_file.empty()) return read_ids(f.ids_file);
   std::string text = f.prompt;
@@ -99,7 +113,7 @@ Result<std::vector<int32_t>> prompt_ids(Engine& engine, const RunFlags& f) {
 }
 
 Status run(RunFlags& f) {
-  SE_TRY(f.sampling.check());
+  SE_TRY(f.sampling.read());
   SE_ASSIGN(const std::unique_ptr<Engine> engine, f.model.open());
   Request& r = f.request;
   SE_ASSIGN(r.ids, prompt_ids(*engine, f));
@@ -111,32 +125,31 @@ Status run(RunFlags& f) {
     progress.update(done, total);
     if (done == total) progress.clear();
   };
-  if (!f.json)
-    calls.on_text = [&](const std::string& piece) {
+  if (!f.json && r.n == 1)  // several answers come one after another when all are there
+    calls.on_text = [&](const std::string& piece, int) {
       progress.stop();  // the first token comes before the prompt's last report
       out.write(piece);
     };
   const std::vector<int32_t> ids = r.ids;
-  const Answer a = engine->run(std::move(r), std::move(calls));
+  const std::vector<Answer> answers = engine->run_all(std::move(r), std::move(calls));
   progress.clear();
-  if (a.finish == Finish::kError) return a.error;
+  for (const Answer& a : answers) {
+    if (a.finish == Finish::kError) return a.error;
+  }
   if (f.json) {
-    ordered_json o{{"prompt_ids", ids}, {"ids", a.ids}, {"text", a.text}};
-    o["logprobs"] = f.request.logprobs >= 0 ? alternatives(a.logprobs, false) : ordered_json();
-    o["prompt_logprobs"] =
-        f.request.prompt_logprobs >= 0 ? alternatives(a.prompt_logprobs, true) : ordered_json();
-    o["finish_reason"] = to_string(a.finish);
-    o["usage"] = usage_json(a.usage);
-    o["timing"] = {{"queue_s", a.timing.queue_s},
-                   {"prefill_s", a.timing.prefill_s},
-                   {"first_token_s", a.timing.first_token_s},
-                   {"decode_s", a.timing.decode_s},
-                   {"token_s", a.timing.token_s}};
+    ordered_json o{{"prompt_ids", ids}};
+    o.update(answer_json(f.request, answers[0]));
+    if (answers.size() > 1) {
+      o["choices"] = ordered_json::array();
+      for (const Answer& a : answers) o["choices"].push_back(answer_json(f.request, a));
+    }
     out.write(dump(o) + "\n");
     return out.finish();
   }
-  out.write("\n");
-  if (::isatty(2)) std::fputs(("\n" + usage_lines(a)).c_str(), stderr);
+  for (size_t i = 0; answers.size() > 1 && i < answers.size(); ++i)
+    out.write(format("--- {} of {}\n{}\n", i + 1, answers.size(), answers[i].text));
+  if (answers.size() == 1) out.write("\n");
+  if (::isatty(2)) std::fputs(("\n" + usage_lines(answers[0])).c_str(), stderr);
   return out.finish();
 }
 
@@ -180,6 +193,13 @@ void add_run(CLI::App& app, Status& status) {
   c->add_option("-n,--max-tokens", r.max_tokens, "most tokens of the answer (default 128)");
   c->add_flag("--raw", f->raw, "no chat template: the prompt as it is");
   c->add_option("--stop", r.stop, "end the answer at this text (may be repeated)")->take_all();
+  c->add_option("--stop-id", r.stop_ids, "end the answer at this token (may be repeated)")->take_all();
+  c->add_flag("--include-stop", r.include_stop, "what ended the answer is part of its text");
+  c->add_option("--min-tokens", r.min_tokens, "no end before so many tokens");
+  c->add_option("--choices", r.n, "answers to draw (they share the prompt's KV)");
+  c->add_flag("!--keep-special", r.skip_special, "special tokens of the answer are shown");
+  c->add_option(
+      "--truncate-prompt", r.truncate_prompt, "keep only the last N prompt tokens; -1: as many as fit");
   c->add_flag("--ignore-eos", r.ignore_eos, "go on after the end token");
   c->add_option("--logprobs", r.logprobs, "alternatives per answer token (JSON)")->check(CLI::Range(0, 1000));
   c->add_option("--prompt-logprobs", r.prompt_logprobs, "alternatives per prompt token (JSON)")

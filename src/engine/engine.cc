@@ -125,48 +125,6 @@ Result<std::shared_ptr<const Plan>> Engine::Impl::plan_of(const std::string& pla
   return known;
 }
 
-Status Engine::Impl::accept(Job& job) {
-  Request& r = job.request;
-  if (job.session) {
-    job.plan = job.session->plan;
-    if (job.session->busy) return invalid("the session has a turn that is still running");
-    if (job.session->unforwarded >= 0) r.ids.insert(r.ids.begin(), job.session->unforwarded);
-  } else {
-    SE_ASSIGN(job.plan, plan_of(r.plan));
-  }
-  if (r.ids.empty()) return invalid("the prompt is empty: at least one token is needed");
-  for (int32_t id : r.ids) {
-    if (id < 0 || id >= info.vocab)
-      return invalid(format("token id {} is outside the vocabulary of {} tokens", id, info.vocab));
-  }
-  if (r.max_tokens < 0) return invalid(format("max_tokens {}: at least 0", r.max_tokens));
-  const int64_t held = job.session && job.session->seq ? job.session->seq->logical() : 0;
-  const int64_t prompt = int64_t(r.ids.size());
-  if (held + prompt > info.context)
-    return invalid(format("the prompt has {} tokens{}, the context holds {}",
-                          prompt,
-                          held ? format(" after {} of earlier turns", held) : "",
-                          info.context));
-  r.max_tokens =
-      std::min(r.max_tokens, info.context - held - prompt + 1);  // the last token sampled is not forwarded
-  SeqView view;
-  view.prompt = prompt, view.max_new = r.max_tokens, view.logical = held;
-  std::vector<std::array<int64_t, 2>> groups;
-  if (held > 0) groups = held_tokens(*job.session->seq);
-  job.price = job.plan->cost(view, groups);
-  SeqView whole = view;
-  whole.logical = 0, whole.prompt = held + prompt;
-  job.dense_price = dense->cost(whole);
-  job.reserved = job.price.peak_bytes;
-  if (job.reserved > info.kv_limit_bytes)
-    return exhausted(
-        format("the request needs {:.1f} MiB of KV at its peak, the arena has {:.1f} MiB (plan {})",
-               double(job.reserved) / 1048576,
-               double(info.kv_limit_bytes) / 1048576,
-               job.plan->text));
-  return ok();
-}
-
 void Engine::Impl::start(std::unique_ptr<Job> job) {
   Job& j = *job;
   jobs[j.id] = std::move(job);
@@ -175,7 +133,7 @@ void Engine::Impl::start(std::unique_ptr<Job> job) {
     return finish(j, Finish::kError, s);
   }
   if (j.session) j.session->busy = true, j.seq = std::move(j.session->seq);
-  j.detokenizer.emplace(*tokenizer);
+  j.detokenizer.emplace(*tokenizer, j.request.skip_special);
   j.stops.emplace(j.request.stop);
   scheduler->add(&j);
 }
@@ -188,7 +146,7 @@ uint64_t Engine::submit_turn(uint64_t session, Request request, Callbacks callba
   Impl& e = *impl_;
   auto job = std::make_shared<std::unique_ptr<Job>>(std::make_unique<Job>());
   Job& j = **job;
-  j.id = e.next_id++;
+  j.id = j.request_id = e.next_id++;
   j.request = std::move(request), j.callbacks = std::move(callbacks);
   j.submitted = Clock::now();
   const uint64_t id = j.id;
@@ -211,26 +169,33 @@ uint64_t Engine::submit_turn(uint64_t session, Request request, Callbacks callba
 void Engine::cancel(uint64_t id) {
   Impl& e = *impl_;
   e.post([&e, id] {
-    if (const auto j = e.jobs.find(id); j != e.jobs.end()) j->second->cancelled = true;
+    for (auto& [key, job] : e.jobs) {
+      if (job->request_id == id) job->cancelled = true;
+    }
   });
 }
 
-Answer Engine::run(Request request, Callbacks callbacks) {
-  Answer out;
+std::vector<Answer> Engine::run_all(Request request, Callbacks callbacks) {
+  std::vector<Answer> out;
   std::mutex m;
   std::condition_variable done;
-  bool over = false;
+  const size_t n = size_t(std::max(1, request.n));
   auto forward = std::move(callbacks.on_done);
   callbacks.on_done = [&](Answer a) {
     if (forward) forward(a);
     std::lock_guard lock(m);
-    out = std::move(a), over = true;
+    out.push_back(std::move(a));
     done.notify_one();
   };
   submit(std::move(request), std::move(callbacks));
   std::unique_lock lock(m);
-  done.wait(lock, [&] { return over; });
+  done.wait(lock, [&] { return out.size() == n; });
+  std::sort(out.begin(), out.end(), [](const Answer& a, const Answer& b) { return a.choice < b.choice; });
   return out;
+}
+
+Answer Engine::run(Request request, Callbacks callbacks) {
+  return std::move(run_all(std::move(request), std::move(callbacks)).front());
 }
 
 Result<uint64_t> Engine::open_session(const std::string& plan_text) {

@@ -34,6 +34,7 @@ struct Engine::Impl {
   // Owned by the engine's thread.
   std::map<uint64_t, std::unique_ptr<Job>> jobs;
   std::map<uint64_t, std::unique_ptr<Session>> sessions;
+  std::vector<float> adjusted;                               // logits after a request's rules
   std::map<std::string, std::shared_ptr<const Plan>> plans;  // by canonical text: equal plans share a family
 
   // Messages. A function is run by the engine's thread between steps.
@@ -54,9 +55,15 @@ struct Engine::Impl {
 
   Result<std::shared_ptr<const Plan>> plan_of(const std::string& text);
   Status accept(Job& job);
+  Status check_sampling(const Job& job) const;
+  Result<LogitRules> logit_rules(const Request& request) const;
+  void branch(Job& first, std::span<const float> logits);  // choices 1 .. n - 1, once the prompt is through
+  void first_token(Job& job, std::span<const float> logits);
   void start(std::unique_ptr<Job> job);
   void on_logits(Job& job, int64_t index, std::span<const float> logits);
   void take_token(Job& job, std::span<const float> logits);
+  int32_t choose_token(Job& job, std::span<const float> logits);
+  void show(Job& job, const std::string& text);
   void finish(Job& job, Finish why, Status error = {});
   void drop_cancelled();
   int64_t idle_session_bytes() const;

@@ -6,6 +6,16 @@
 #include "kernels/sample/sample.h"
 
 namespace se {
+namespace {
+
+TokenAlternatives alternatives(std::span<const float> logits, int32_t id, int n) {
+  TokenAlternatives a;
+  a.id = id, a.logprob = logprob_of(logits, id);
+  for (const TokenLogprob& t : top_logprobs(logits, n)) a.top.emplace_back(t.id, t.logprob);
+  return a;
+}
+
+}  // namespace
 
 void Engine::Impl::post(std::function<void()> f) {
   {
@@ -98,7 +108,7 @@ bool Engine::Impl::step() {
   for (auto& [id, job] : jobs) {
     if (job->state == Job::State::kDecode && job->next < 0) done.push_back(job.get());
   }
-  for (Job* job : done) finish(*job, job->answer.finish);
+  for (Job* job : done) finish(*job, job->answer.finish, job->answer.error);
   return true;
 }
 
@@ -120,12 +130,6 @@ void Engine::Impl::measure_peak(const StepWork& work, int64_t live_before) {
 }
 
 void Engine::Impl::on_logits(Job& job, int64_t index, std::span<const float> logits) {
-  const auto alternatives = [&](int32_t id, int n) {
-    TokenAlternatives a;
-    a.id = id, a.logprob = logprob_of(logits, id);
-    for (const TokenLogprob& t : top_logprobs(logits, n)) a.top.emplace_back(t.id, t.logprob);
-    return a;
-  };
   if (index >= 0) {  // a prompt token: its logits speak of the next one
     if (job.request.prompt_logprobs >= 0) {
       auto& out = job.answer.prompt_logprobs;
@@ -133,52 +137,90 @@ void Engine::Impl::on_logits(Job& job, int64_t index, std::span<const float> log
       out[0].id = job.request.ids[0];
       if (index + 1 < job.prompt())
         out[size_t(index) + 1] =
-            alternatives(job.request.ids[size_t(index) + 1], job.request.prompt_logprobs);
+            alternatives(logits, job.request.ids[size_t(index) + 1], job.request.prompt_logprobs);
     }
     if (index + 1 < job.prompt()) return;
-    job.state = Job::State::kDecode;
     job.first_token = job.last_token = Clock::now();
     job.answer.timing.first_token_s = std::chrono::duration<double>(job.first_token - job.submitted).count();
     job.answer.timing.prefill_s = std::chrono::duration<double>(job.first_token - job.started).count();
-    if (job.request.max_tokens == 0) {
-      job.answer.finish = Finish::kLength;
-      return;
-    }
-  } else {
-    const auto now = Clock::now();
-    job.answer.timing.token_s.push_back(std::chrono::duration<float>(now - job.last_token).count());
-    job.last_token = now;
+    if (job.request.n > 1) branch(job, logits);
+    first_token(job, logits);
+    return;
+  }
+  const auto now = Clock::now();
+  job.answer.timing.token_s.push_back(std::chrono::duration<float>(now - job.last_token).count());
+  job.last_token = now;
+  take_token(job, logits);
+}
+
+void Engine::Impl::first_token(Job& job, std::span<const float> logits) {
+  job.state = Job::State::kDecode;
+  if (job.request.max_tokens == 0) {
+    job.answer.finish = Finish::kLength;
+    return;
   }
   take_token(job, logits);
-  if (job.request.logprobs >= 0)
-    job.answer.logprobs.push_back(alternatives(job.answer.ids.back(), job.request.logprobs));
+}
+
+// The token that the logits, the rules and the seed choose; -1 (and the job's error) if the rules leave none.
+int32_t Engine::Impl::choose_token(Job& job, std::span<const float> logits) {
+  const Request& r = job.request;
+  if (!r.forced.empty()) return r.forced[job.answer.ids.size()];
+  const Sampling& s = r.sampling;
+  SampleParams p;
+  p.temperature = s.temperature, p.top_k = s.top_k, p.top_p = s.top_p, p.min_p = s.min_p, p.seed = s.seed;
+  p.choice = uint64_t(job.choice);
+  const uint64_t position = uint64_t(job.seq->logical());
+  if (!job.rules.any()) return sample(logits, p, position);
+  adjusted.assign(logits.begin(), logits.end());
+  apply(job.rules, job.history, adjusted);
+  const int32_t id = sample(adjusted, p, position);
+  if (std::isinf(adjusted[size_t(id)]) && adjusted[size_t(id)] < 0) {
+    job.answer.error =
+        invalid(format("no token is left to sample at position {}: allowed ids, bad words, "
+                       "biases and min_tokens exclude all",
+                       position));
+    return -1;
+  }
+  job.history.add_answer(id);
+  return id;
 }
 
 // Samples one token; job.next < 0 afterwards: the answer is complete.
 void Engine::Impl::take_token(Job& job, std::span<const float> logits) {
-  const Sampling& s = job.request.sampling;
-  SampleParams p;
-  p.temperature = s.temperature, p.top_k = s.top_k, p.top_p = s.top_p, p.min_p = s.min_p, p.seed = s.seed;
-  const int32_t id = sample(logits, p, uint64_t(job.seq->logical()));
+  const Request& r = job.request;
   Answer& a = job.answer;
+  const auto end = [&](Finish why) { a.finish = why, job.next = -1; };
+  if (job.callbacks.on_logits) job.callbacks.on_logits(logits, int64_t(a.ids.size()), job.choice);
+  const int32_t id = choose_token(job, logits);
+  if (id < 0) return end(Finish::kError);
   a.ids.push_back(id);
   job.next = id;
-  const auto& ends = checkpoint.end_ids;
-  if (!job.request.ignore_eos && std::find(ends.begin(), ends.end(), id) != ends.end()) {
-    a.finish = Finish::kStop;
-    job.next = -1;
-    return;
+  if (r.logprobs >= 0) a.logprobs.push_back(alternatives(logits, id, r.logprobs));
+  const int64_t n = int64_t(a.ids.size());
+  const bool late = n < r.min_tokens;  // too early to stop
+  const auto is_in = [&](const std::vector<int32_t>& ids) {
+    return std::find(ids.begin(), ids.end(), id) != ids.end();
+  };
+  const bool forced = !r.forced.empty();
+  if (!forced && ((!r.ignore_eos && is_in(checkpoint.end_ids)) || is_in(r.stop_ids))) {
+    if (r.include_stop) show(job, job.detokenizer->push(id));
+    return end(Finish::kStop);
   }
-  const std::string shown = job.stops->push(job.detokenizer->push(id));
-  a.text += shown;
-  if (!shown.empty() && job.callbacks.on_text) job.callbacks.on_text(shown);
-  if (job.stops->stopped()) {
-    a.finish = Finish::kStop;
-    job.next = -1;
-  } else if (int64_t(a.ids.size()) >= job.request.max_tokens) {
-    a.finish = Finish::kLength;
-    job.next = -1;
+  const std::string piece = job.detokenizer->push(id);
+  const std::string shown = late || forced ? piece : job.stops->push(piece);
+  show(job, shown);
+  if (!forced && job.stops->stopped()) {
+    if (r.include_stop) show(job, job.stops->found());
+    end(Finish::kStop);
+  } else if (n >= r.max_tokens) {
+    end(Finish::kLength);
   }
+}
+
+void Engine::Impl::show(Job& job, const std::string& text) {
+  job.answer.text += text;
+  if (!text.empty() && job.callbacks.on_text) job.callbacks.on_text(text, job.choice);
 }
 
 void Engine::Impl::fill_usage(Job& job) {
@@ -201,7 +243,9 @@ void Engine::Impl::fill_usage(Job& job) {
   u.resident_bytes = runner->bytes(*job.seq);
   u.peak_bytes = std::max(job.peak_bytes, u.resident_bytes);
   u.predicted_resident_bytes = job.price.resident_bytes, u.predicted_peak_bytes = job.price.peak_bytes;
-  u.dense_bytes = job.dense_price.resident_bytes;
+  SeqView held;  // what the same tokens would take
+  held.prompt = job.seq->logical(), held.max_new = 1;
+  u.dense_bytes = dense->cost(held).resident_bytes;
   const KvCounters &now = job.seq->counters(), &then = job.counters_before;
   const double steps = double(now.decode_steps - then.decode_steps);
   if (steps > 0) u.read_tokens = double(now.read_tokens - then.read_tokens) / steps / layers;
@@ -212,12 +256,10 @@ void Engine::Impl::fill_usage(Job& job) {
 void Engine::Impl::finish(Job& job, Finish why, Status error) {
   runner->abandon(job);
   Answer& a = job.answer;
-  a.finish = why, a.error = std::move(error);
+  a.finish = why, a.error = std::move(error), a.choice = job.choice;
   if (job.detokenizer) {
-    std::string rest = job.stops->push(job.detokenizer->finish());
-    rest += job.stops->finish();
-    a.text += rest;
-    if (!rest.empty() && job.callbacks.on_text) job.callbacks.on_text(rest);
+    const std::string rest = job.stops->push(job.detokenizer->finish());
+    show(job, rest + job.stops->finish());
   }
   fill_usage(job);
   if (Session* s = job.session) {
@@ -235,7 +277,15 @@ void Engine::Impl::finish(Job& job, Finish why, Status error) {
   const auto node = jobs.extract(job.id);  // KV goes back before the answer is out
   node.mapped()->seq.reset();
   publish_stats();
-  if (job.callbacks.on_done) job.callbacks.on_done(std::move(a));
+  if (job.callbacks.on_done) {
+    // A request that ends before its choices part ends all of them.
+    for (int c = 1; !job.branched && job.choice == 0 && c < job.request.n; ++c) {
+      Answer same = a;
+      same.choice = c;
+      job.callbacks.on_done(std::move(same));
+    }
+    job.callbacks.on_done(std::move(a));
+  }
   if (open_jobs.fetch_sub(1) == 1) {
     std::lock_guard lock(mutex);
     idle.notify_all();

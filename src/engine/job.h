@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "device/device.h"
+#include "kernels/sample/logit_rules.h"
 #include "sparse/driver.h"
 #include "sparseengine/engine.h"
 #include "text/detokenizer.h"
@@ -29,6 +30,9 @@ struct Session {
 struct Job {
   enum class State : uint8_t { kWaiting, kPrefill, kDecode };
   uint64_t id = 0;
+  uint64_t request_id = 0;  // the same for all choices of a request
+  int choice = 0;           // of the request's n; the first runs the prompt, the others branch off after it
+  bool branched = false;
   Request request;
   Callbacks callbacks;
   State state = State::kWaiting;
@@ -38,7 +42,6 @@ struct Job {
   bool cancelled = false;
 
   Cost price;            // of the whole life
-  Cost dense_price;      // the same tokens under `dense`
   int64_t reserved = 0;  // bytes of the arena that admission holds for it
 
   // Prefill. done: prompt tokens forwarded (chunk-major). Sliced prompts keep hidden states between slices.
@@ -53,6 +56,8 @@ struct Job {
   // Answer.
   Answer answer;
   int32_t next = -1;  // sampled, to be forwarded by the next step
+  LogitRules rules;
+  TokenHistory history;  // kept if there are rules
   std::optional<text::Detokenizer> detokenizer;
   std::optional<text::StopMatcher> stops;
   double dense_reads = 0;  // tokens that dense would have read, sum over decode steps (one layer)

@@ -3,6 +3,14 @@
 #include <algorithm>
 
 namespace se {
+namespace {
+int rows(const Job& job) { return job.branched || job.choice > 0 ? 1 : job.request.n; }
+}  // namespace
+
+void Scheduler::branch(Job& first, Job& choice, int64_t bytes) {
+  choice.reserved = bytes, first.reserved -= bytes;  // rows were counted at admission
+  running_.push_back(&choice);
+}
 
 void Scheduler::remove(Job* job) {
   if (const auto w = std::find(waiting_.begin(), waiting_.end(), job); w != waiting_.end()) {
@@ -11,18 +19,21 @@ void Scheduler::remove(Job* job) {
   }
   if (const auto r = std::find(running_.begin(), running_.end(), job); r != running_.end()) {
     reserved_ -= job->reserved;
+    rows_ -= rows(*job);
     running_.erase(r);
   }
 }
 
 std::vector<Job*> Scheduler::admit(int64_t held) {
   std::vector<Job*> admitted;
-  while (!waiting_.empty() && int(running_.size()) < options_.max_rows) {
+  while (!waiting_.empty()) {
     Job* job = waiting_.front();
+    if (rows_ + rows(*job) > options_.max_rows) break;
     if (reserved_ + held + job->reserved > options_.kv_bytes) break;
     waiting_.pop_front();
     running_.push_back(job);
     reserved_ += job->reserved;
+    rows_ += rows(*job);
     admitted.push_back(job);
   }
   return admitted;

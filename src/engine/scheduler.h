@@ -35,6 +35,8 @@ class Scheduler {
 
   void add(Job* job) { waiting_.push_back(job); }
   void remove(Job* job);  // from wherever it is; gives its reservation back
+  // A running job's choice joins the running set with `bytes` of the first one's reservation.
+  void branch(Job& first, Job& choice, int64_t bytes);
   // Moves waiting jobs into the running set while rows and their peaks fit beside `held` bytes of idle
   // sessions. In order: the first that does not fit blocks those behind it.
   std::vector<Job*> admit(int64_t held);
@@ -48,6 +50,7 @@ class Scheduler {
   SchedulerOptions options_;
   std::deque<Job*> waiting_;
   std::vector<Job*> running_;  // in order of admission
+  int rows_ = 0;               // that the running ones have or will have: each counts its choices
   int64_t reserved_ = 0;
 };
 

@@ -129,9 +129,27 @@ class Requests(CliTest):
         self.refused(says=["subcommand"])
         self.refused("run", "-m", self.model, "-p", "x", "--kv-size", "1q", says=["1q", "512m"])
         self.refused("run", "-m", self.model, "-p", "x", "--temp", "warm", says=["warm"])
-        self.refused("run", "-m", self.model, "-p", "x", "--top-p", "0", says=["--top-p"])
+        self.refused("run", "-m", self.model, "-p", "x", "--top-p", "0", says=["top_p 0", "over 0"])
         self.refused("run", "-m", self.model, "-p", "x", "-n", "-1", says=["-1"])
         self.refused("run", "-m", self.model, "-p", "x", says=["SE_ISA", "avx2"], env={"SE_ISA": "mmx"})
+
+    def test_an_unknown_command_lists_those_there_are(self):
+        self.refused("nosuch", says=("'nosuch'", "run", "bench", "methods"))
+
+    def test_bench_wants_something_to_measure(self):
+        self.refused("bench", "-m", self.model, "-p", "-4", says=("-p -4", "at least 0"))
+        self.refused("bench", "-m", self.model, "-d", "-3", says=("-d -3", "at least 0"))
+        self.refused("bench", "-m", self.model, "-p", "0", "-n", "0", says=("nothing to measure",))
+
+    def test_token_rules_out_of_range(self):
+        run = ("run", "-m", self.model, "-p", "x", "--raw")
+        self.refused(*run, "--logit-bias", "5", says=("--logit-bias 5", "ID=VALUE"))
+        self.refused(*run, "--logit-bias", "5=1000", says=("logit_bias 1000", "-100 to 100"))
+        self.refused(*run, "--presence-penalty", "9", says=("presence_penalty 9", "-2 to 2"))
+        self.refused(*run, "--repetition-penalty", "0", says=("repetition_penalty 0", "over 0"))
+        self.refused(*run, "--allowed-ids", "999999", says=("allowed_ids", "999999", "vocabulary"))
+        self.refused(*run, "--choices", "0", says=("n 0", "1 to"))
+        self.refused(*run, "-n", "4", "--min-tokens", "5", says=("min_tokens 5", "max_tokens 4"))
 
     def test_closed_standard_output(self):
         for args in (("run", "-m", self.model, "-p", "x", "-n", "4"), ("methods",), ("methods", "--json"),
@@ -242,6 +260,19 @@ class Output(CliTest):
         self.assertLess(composed["read_tokens"], dense["read_tokens"])
         table = self.good("bench", "-m", self.model, "-p", "16", "-n", "2", "-r", "1")
         self.assertIn("| dense", table)
+
+    def test_choices_and_token_rules(self):
+        o = self.run_json("-p", "some text", "--raw", "-n", "6", "--ignore-eos", "--choices", "3", "--temp", "2")
+        self.assertEqual([len(c["ids"]) for c in o["choices"]], [6, 6, 6])
+        self.assertEqual(o["choices"][0]["ids"], o["ids"])
+        only = self.run_json("-p", "some text", "--raw", "-n", "6", "--ignore-eos", "--allowed-ids", "40,41")
+        self.assertLessEqual(set(only["ids"]), {40, 41})
+
+    def test_a_turn_that_is_too_long_is_refused_alone(self):
+        done = self.call("chat", "-m", self.model, "-c", "200", "-n", "4", text="a b\n" + "x " * 400 + "\nc d\n")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"\Asparse-engine: the prompt has [^\n]+\n\Z")
+        self.assertGreaterEqual(done.stdout.count("\n"), 2)  # both other turns were answered
 
     def test_help_and_version(self):
         self.assertIn("run", self.good("--help"))
