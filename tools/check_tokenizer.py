@@ -21,7 +21,7 @@ import unicodedata
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools/goldens"))
-import text as goldens  # noqa: E402  (the pipeline of the reference is built there)
+import vocabularies  # noqa: E402  (the pipeline of the reference is built there)
 
 WORDS = (
     "\u041f\u0440\u0438\u0432\u0435\u0442 \u03ba\u03b1\u03bb\u03b7\u03bc\u03ad\u03c1\u03b1 \u4f60\u597d\u4e16\u754c \u65e5\u672c\u8a9e "
@@ -87,7 +87,7 @@ def main():
     print(", ".join(f"{k} {len(v.encode()):,}" for k, v in sections.items()) + f": {size:,} bytes")
     if size < 1_000_000:
         sys.exit("the text is smaller than 1 MB")
-    tokenizer = goldens.build(goldens.read_gguf(args.model))
+    tokenizer = vocabularies.byte_level(vocabularies.read_gguf(args.model))
     reference = tokenizer.encode(text, add_special_tokens=False)
     started = time.time()
     run = subprocess.run(shlex.split(command), input=text.encode(), capture_output=True, check=False)

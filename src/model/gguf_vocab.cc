@@ -55,11 +55,10 @@ Result<text::VocabSpec> read_vocab(const Gguf& file) {
   SE_TRY(read_id(file, "eom_token_id", int64_t(tokens), vocab.eom));
   SE_TRY(read_id(file, "unknown_token_id", int64_t(tokens), vocab.unk));
   SE_TRY(read_id(file, "padding_token_id", int64_t(tokens), vocab.pad));
-  // What an absent flag means depends on the tokenizer (spec/models.md 10.2).
-  const bool score_based = vocab.model == "llama";
-  SE_ASSIGN(vocab.add_bos, file.boolean(key("add_bos_token"), score_based || vocab.pre == "llama-bpe"));
+  text::set_implied(vocab);
+  SE_ASSIGN(vocab.add_bos, file.boolean(key("add_bos_token"), vocab.add_bos));
   SE_ASSIGN(vocab.add_eos, file.boolean(key("add_eos_token"), false));
-  SE_ASSIGN(vocab.add_space_prefix, file.boolean(key("add_space_prefix"), score_based));
+  SE_ASSIGN(vocab.add_space_prefix, file.boolean(key("add_space_prefix"), vocab.add_space_prefix));
   return vocab;
 }
 

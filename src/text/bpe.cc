@@ -1,8 +1,5 @@
 #include "text/bpe.h"
 
-#include <algorithm>
-
-#include "base/fmt.h"
 #include "text/unicode.h"
 
 namespace se::text {
@@ -29,23 +26,6 @@ const ByteTables& tables() {
   return kTables;
 }
 
-uint64_t pair_key(int32_t left, int32_t right) { return uint64_t(uint32_t(left)) << 32 | uint32_t(right); }
-
-// One symbol of the word being merged: a doubly linked list over an array. A symbol merged into its left
-// neighbour has id -1.
-struct Symbol {
-  int32_t id;
-  int32_t previous, next;  // indices, -1 = none
-};
-
-struct Candidate {
-  int32_t rank, left, id;  // left: index of the left symbol; id: of the merged token
-  // std heaps keep the greatest on top: order so that the lowest (rank, position) is the greatest.
-  bool operator<(const Candidate& other) const {
-    return rank != other.rank ? rank > other.rank : left > other.left;
-  }
-};
-
 }  // namespace
 
 int32_t byte_to_code_point(uint8_t byte) { return tables().to_code_point[byte]; }
@@ -65,79 +45,34 @@ std::string token_to_bytes(std::string_view token) {
 
 Result<Bpe> Bpe::create(const TokenIds& ids, const std::vector<std::string>& merges) {
   Bpe bpe;
-  const auto id_of = [&](std::string_view token) {
-    const auto found = ids.find(token);
-    return found == ids.end() ? -1 : found->second;
-  };
   for (int byte = 0; byte < 256; ++byte) {
     std::string token;
     append_utf8(token, byte_to_code_point(uint8_t(byte)));
-    bpe.byte_ids_[byte] = id_of(token);
+    const auto found = ids.find(token);
+    bpe.byte_ids_[size_t(byte)] = found == ids.end() ? -1 : found->second;
   }
-  bpe.merges_.reserve(merges.size());
-  for (size_t rank = 0; rank < merges.size(); ++rank) {
-    const std::string_view line = merges[rank];
-    const size_t space = line.find(' ', 1);
-    if (space == line.npos || space + 1 == line.size()) {
-      return invalid(format("merge {} is '{}', wanted two tokens with a space between", rank, line));
-    }
-    const std::string_view left = line.substr(0, space), right = line.substr(space + 1);
-    const std::string whole = std::string(left).append(right);
-    const int32_t left_id = id_of(left), right_id = id_of(right), id = id_of(whole);
-    if (left_id < 0 || right_id < 0 || id < 0) {
-      const std::string_view missing = left_id < 0 ? left : right_id < 0 ? right : std::string_view(whole);
-      return invalid(format("merge {} is '{}', but '{}' is not in the vocabulary", rank, line, missing));
-    }
-    bpe.merges_[pair_key(left_id, right_id)] = {int32_t(rank), id};
-  }
+  SE_ASSIGN(bpe.merges_, MergeTable::create(ids, merges));
   return bpe;
 }
 
-const Bpe::Merge* Bpe::find(int32_t left, int32_t right) const {
-  const auto found = merges_.find(pair_key(left, right));
-  return found == merges_.end() ? nullptr : &found->second;
-}
-
-void Bpe::encode(std::string_view piece, std::vector<int32_t>& out) const {
-  std::vector<Symbol> symbols;
-  symbols.reserve(piece.size());
-  for (const char c : piece) {
-    const int32_t id = byte_ids_[uint8_t(c)];
-    if (id < 0) continue;
-    const int32_t index = int32_t(symbols.size());
-    symbols.push_back({id, index - 1, index + 1});
+void Bpe::encode(std::string_view piece, MergeScratch& scratch, std::vector<int32_t>& out) const {
+  if (!whole_.empty()) {
+    const auto found = whole_.find(piece);
+    if (found != whole_.end()) return out.push_back(found->second);
   }
-  if (symbols.empty()) return;
-  symbols.back().next = -1;
-
-  std::vector<Candidate> heap;
-  const auto offer = [&](int32_t left, int32_t right) {
-    if (left < 0 || right < 0) return;
-    const Merge* merge = find(symbols[left].id, symbols[right].id);
-    if (merge == nullptr) return;
-    heap.push_back({merge->rank, left, merge->id});
-    std::push_heap(heap.begin(), heap.end());
-  };
-  for (int32_t i = 0; i + 1 < int32_t(symbols.size()); ++i) offer(i, i + 1);
-
-  while (!heap.empty()) {
-    std::pop_heap(heap.begin(), heap.end());
-    const Candidate best = heap.back();
-    heap.pop_back();
-    // A candidate is stale when its left symbol was merged away or its pair no longer makes its token.
-    Symbol& left = symbols[best.left];
-    if (left.id < 0 || left.next < 0) continue;
-    Symbol& right = symbols[left.next];
-    const Merge* merge = find(left.id, right.id);
-    if (merge == nullptr || merge->id != best.id) continue;
-    left.id = best.id;
-    left.next = right.next;
-    right.id = -1;
-    if (left.next >= 0) symbols[left.next].previous = best.left;
-    offer(left.previous, best.left);
-    offer(best.left, left.next);
+  scratch.clear();
+  for (size_t at = 0; at < piece.size(); ++at) {
+    const int32_t id = byte_ids_[uint8_t(piece[at])];
+    if (id >= 0) scratch.add(id, at, 1);
   }
-  for (int32_t i = 0; i >= 0; i = symbols[i].next) out.push_back(symbols[i].id);
+  merge_symbols(scratch, [this](const Symbol& left, const Symbol& right, Merge& merge) {
+    const Merge* found = merges_.find(left.id, right.id);
+    if (found) merge = *found;
+    return found != nullptr;
+  });
+  for (int32_t i = scratch.symbols.empty() ? -1 : 0; i >= 0; i = scratch.symbols[size_t(i)].next) {
+    out.push_back(scratch.symbols[size_t(i)].id);
+  }
 }
 
 }  // namespace se::text

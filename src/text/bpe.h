@@ -4,14 +4,12 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "base/status.h"
+#include "text/merge_table.h"
 
 namespace se::text {
-
-using TokenIds = std::unordered_map<std::string_view, int32_t>;
 
 // GPT-2's printable stand-in for a byte: 33-126, 161-172 and 174-255 stand for themselves, the other 68
 // bytes are U+0100, U+0101, ... in increasing order.
@@ -27,20 +25,19 @@ class Bpe {
   // twice the later line counts. Fails when a part or its concatenation is no token of `ids`.
   static Result<Bpe> create(const TokenIds& ids, const std::vector<std::string>& merges);
 
+  // Makes `bytes` (which must outlive the Bpe) the token `id` wherever a pre-token is just that, whatever the
+  // merges make of it: `ignore_merges` of tokenizer.json.
+  void take_whole(std::string_view bytes, int32_t id) { whole_.try_emplace(bytes, id); }
+
   // Appends the ids of one pre-token. Merges the adjacent pair of the lowest rank first, the leftmost on
   // ties. A byte without a token of its own is dropped before merging, as the reference does for
   // vocabularies without an unknown token. O(n log n) in the bytes of the piece.
-  void encode(std::string_view piece, std::vector<int32_t>& out) const;
+  void encode(std::string_view piece, MergeScratch& scratch, std::vector<int32_t>& out) const;
 
  private:
-  struct Merge {
-    int32_t rank = 0;
-    int32_t id = 0;  // of the merged token
-  };
-  const Merge* find(int32_t left, int32_t right) const;
-
   std::array<int32_t, 256> byte_ids_{};  // -1 = the vocabulary has no such byte
-  std::unordered_map<uint64_t, Merge> merges_;
+  MergeTable merges_;
+  TokenIds whole_;
 };
 
 }  // namespace se::text

@@ -23,7 +23,8 @@ class Detokenizer {
  private:
   const Tokenizer* tokenizer_;
   bool skip_special_;
-  std::string held_;  // at most 3 bytes: the beginning of a character
+  bool begins_ = true;  // no byte has come yet
+  std::string held_;    // at most 3 bytes: the beginning of a character
 };
 
 }  // namespace se::text

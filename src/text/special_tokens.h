@@ -1,11 +1,12 @@
-// text/special_tokens.h -- finds tokens that are matched in raw text before BPE sees it.
+// text/special_tokens.h -- finds tokens that are matched verbatim before BPE sees the text.
 #pragma once
 #include <array>
 #include <cstdint>
-#include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
+
+#include "text/flat_map.h"
+#include "text/vocab.h"
 
 namespace se::text {
 
@@ -21,15 +22,17 @@ struct TokenMatch {
   int32_t id = -1;
 };
 
-// Leftmost match wins, the longest among those that start there (Aho-Corasick "leftmost-longest", as the
-// reference). A match is one look-up per distinct length of tokens with that first byte.
+// Leftmost match wins, the longest among those that start there, as in the reference. A trie: each position
+// costs the bytes that fit, so at most the length of the longest token.
 class SpecialTokens {
  public:
-  void add(std::string text, int32_t id, bool control);
-  bool empty() const { return ids_.empty(); }
+  // The first token of a text counts. `rule.normalized` is the caller's business.
+  void add(std::string_view text, const MatchRule& rule, bool control);
+  bool empty() const { return entries_.empty(); }
 
   // First match at or after `from`. A control token is found only if `parse_control`, and never where it
-  // would touch a byte of `plain` (sorted, disjoint): text of others may not steer the model.
+  // would touch a byte of `plain` (sorted, disjoint): text of others may not steer the model. White space
+  // that a token takes along is part of the match; it does not reach back before `from`.
   TokenMatch find(std::string_view text,
                   size_t from,
                   bool parse_control,
@@ -37,15 +40,22 @@ class SpecialTokens {
 
  private:
   struct Entry {
-    int32_t id;
-    bool control;
+    MatchRule rule;
+    bool control = false;
   };
-  struct Hash {
-    using is_transparent = void;
-    size_t operator()(std::string_view s) const { return std::hash<std::string_view>{}(s); }
+  struct Node {
+    int32_t next = -1;   // of the edge that leads here: the node behind it
+    int32_t entry = -1;  // of the token that ends there
   };
-  std::unordered_map<std::string, Entry, Hash, std::equal_to<>> ids_;
-  std::array<std::vector<size_t>, 256> lengths_;  // by first byte, longest first
+  TokenMatch match_at(std::string_view text,
+                      size_t at,
+                      bool parse_control,
+                      const std::vector<Span>& plain) const;
+
+  std::vector<Entry> entries_;
+  std::array<bool, 256> first_{};  // bytes that begin a token
+  FlatMap<Node> edges_;            // node << 8 | byte; the root is node 0
+  int32_t nodes_ = 1;
 };
 
 }  // namespace se::text

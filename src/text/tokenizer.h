@@ -1,6 +1,7 @@
 // text/tokenizer.h -- text to token ids and back, equal to Hugging Face `tokenizers` on valid UTF-8.
 // Goals: exact ids, no crash and no lost byte on any input, safe handling of text written by others.
-// Non-goals: training, offsets, score-based models (refused by name).
+// Models: byte-level BPE, SentencePiece-style BPE by scores or merges with byte fallback. Others are refused
+// by name. Non-goals: training, offsets.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -11,6 +12,8 @@
 
 #include "base/status.h"
 #include "text/bpe.h"
+#include "text/char_bpe.h"
+#include "text/piece_cache.h"
 #include "text/pretokenizer.h"
 #include "text/special_tokens.h"
 #include "text/vocab.h"
@@ -18,7 +21,7 @@
 namespace se::text {
 
 struct EncodeOptions {
-  bool add_special = true;    // add BOS and EOS where the vocabulary asks for them
+  bool add_special = true;    // add BOS and EOS where the vocabulary asks for them and the text has none
   bool parse_special = true;  // control tokens written in the text become their ids, else plain bytes
 };
 
@@ -30,8 +33,10 @@ class Tokenizer {
   static Result<Tokenizer> create(VocabSpec spec);
 
   // User-defined tokens are matched whatever the options say, as in the reference.
-  // Invalid UTF-8: each invalid byte is a symbol character of its own and encodes as that byte's token, so
-  // decode_bytes gives it back. A byte without a token in the vocabulary is dropped, as in the reference.
+  // A BOS token that the text itself begins with is not added a second time (a prompt may be a rendered
+  // chat). Invalid UTF-8: each invalid byte is a symbol character of its own and encodes as that byte's
+  // token, so decode_bytes gives it back. A byte without a token in the vocabulary is dropped, as in the
+  // reference.
   std::vector<int32_t> encode(std::string_view text, EncodeOptions options = {}) const;
 
   // As encode, but control tokens that touch a byte of `plain` (sorted, disjoint ranges) are not parsed.
@@ -41,7 +46,8 @@ class Tokenizer {
                                          const std::vector<Span>& plain,
                                          EncodeOptions options = {}) const;
 
-  // Valid UTF-8, invalid parts as U+FFFD like the reference. Ids outside the vocabulary give nothing.
+  // Valid UTF-8, each maximal invalid part as U+FFFD. Ids outside the vocabulary give nothing. Where the
+  // vocabulary puts a space before every text, one space at the beginning is taken off again.
   std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
   std::string decode_bytes(std::span<const int32_t> ids, bool skip_special = false) const;
 
@@ -54,22 +60,27 @@ class Tokenizer {
 
   bool is_special(int32_t id) const;       // control or unknown: hidden by skip_special
   bool ends_generation(int32_t id) const;  // eos, eot or eom
+  bool adds_space() const { return data_->spec.add_space_prefix; }
   int32_t size() const { return int32_t(data_->spec.tokens.size()); }
   const VocabSpec& spec() const { return data_->spec; }
   int32_t bos() const { return data_->spec.bos; }
   int32_t eos() const { return data_->spec.eos; }
 
  private:
-  struct Data {  // on the heap: ids holds views of spec's strings
+  struct Data {  // on the heap: maps hold views of its strings
     VocabSpec spec;
     TokenIds ids;
-    std::vector<std::string> bytes;  // per token
-    SpecialTokens special;
+    std::vector<std::string> bytes;       // per token
+    SpecialTokens raw, normalized;        // matched in the text as it is, and as it is after normalization
+    const PreTokenizer* split = nullptr;  // null: characters, not bytes, are merged
     Bpe bpe;
-    PreTokenizer split = nullptr;
+    CharBpe chars;
   };
+  struct Work;  // memory of one call
   explicit Tokenizer(std::unique_ptr<const Data> data) : data_(std::move(data)) {}
-  void encode_plain(std::string_view text, Pieces& pieces, std::vector<int32_t>& out) const;
+  void encode_stretch(std::string_view text, Work& work, std::vector<int32_t>& out) const;
+  std::string_view normalize(std::string_view text, Work& work) const;
+  void encode_piece(std::string_view text, Work& work, std::vector<int32_t>& out) const;
 
   std::unique_ptr<const Data> data_;
 };

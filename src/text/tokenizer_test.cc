@@ -16,28 +16,33 @@ using testing::small_tokenizer;
 using testing::small_vocab;
 using Ids = std::vector<int32_t>;
 
-TEST(Tokenizer, IdsEqualTheReferenceForEveryPreTokenizer) {
-  const auto goldens = golden("tokenizer.json");
-  for (const auto& [pre, cases] : goldens["encode"].items()) {
-    VocabSpec spec = small_vocab();
-    spec.pre = pre;
-    const Tokenizer tokenizer = Tokenizer::create(std::move(spec)).take();
-    for (const auto& item : cases) {
-      EXPECT_EQ(tokenizer.encode(item["text"].get<std::string>()), item["ids"].get<Ids>())
-          << pre << item["text"];
-    }
-  }
-}
+class EveryPreTokenizer : public ::testing::TestWithParam<const char*> {};
 
-TEST(Tokenizer, ControlTokensArePlainTextWhenNotParsed) {
-  const Tokenizer tokenizer = small_tokenizer();
-  const auto goldens = golden("tokenizer.json");
+TEST_P(EveryPreTokenizer, IdsEqualTheReference) {
+  VocabSpec spec = small_vocab();
+  spec.pre = GetParam();
+  set_implied(spec);
+  spec.add_bos = false;
+  const Tokenizer tokenizer = Tokenizer::create(std::move(spec)).take();
+  const auto goldens = golden(std::string("encode/") + GetParam() + ".json");
+  ASSERT_GT(goldens["cases"].size(), 50u);
+  for (const auto& item : goldens["cases"]) {
+    const std::string text = item["text"];
+    EXPECT_EQ(tokenizer.encode(text), item["ids"].get<Ids>()) << item["text"];
+    EXPECT_EQ(tokenizer.encode_with_plain(text, {{0, int64_t(text.size())}}),
+              tokenizer.encode(text, {.parse_special = false}));
+  }
   for (const auto& item : goldens["plain"]) {
     EXPECT_EQ(tokenizer.encode(item["text"].get<std::string>(), {.parse_special = false}),
               item["ids"].get<Ids>())
         << item["text"];
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(
+    Tokenizer,
+    EveryPreTokenizer,
+    ::testing::Values("gpt-2", "smollm", "llama-bpe", "glm4", "qwen2", "qwen35", "deepseek-v3"));
 
 TEST(Tokenizer, ControlTokensThatTouchPlainSpansAreNotParsed) {
   const Tokenizer tokenizer = small_tokenizer();
@@ -60,8 +65,7 @@ TEST(Tokenizer, ControlTokensThatTouchPlainSpansAreNotParsed) {
 
 TEST(Tokenizer, DecodingEqualsTheReferenceAlsoWhenStreamed) {
   const Tokenizer tokenizer = small_tokenizer();
-  const auto goldens = golden("tokenizer.json");
-  for (const auto& item : goldens["decode"]) {
+  for (const auto& item : golden("decode.json")) {
     const Ids ids = item["ids"].get<Ids>();
     for (const bool skip : {false, true}) {
       const std::string wanted = item[skip ? "shown" : "text"];
@@ -106,12 +110,14 @@ TEST(Tokenizer, AddsBosAndEosOnlyWhenTheVocabularyAsks) {
 
 TEST(Tokenizer, RefusalsNameWhatWasFoundAndWhatIsSupported) {
   VocabSpec spec = small_vocab();
-  spec.model = "llama";
-  EXPECT_EQ(Tokenizer::create(spec).status().message(), "tokenizer model is 'llama', supported: gpt2");
+  spec.model = "rwkv";
+  EXPECT_EQ(Tokenizer::create(spec).status().message(),
+            "tokenizer model is 'rwkv', supported: gpt2, llama, char-bpe");
   spec = small_vocab();
   spec.pre = "klingon";
-  EXPECT_EQ(Tokenizer::create(spec).status().message(),
-            "pre-tokenizer is 'klingon', supported: gpt-2, smollm");
+  EXPECT_EQ(
+      Tokenizer::create(spec).status().message(),
+      "pre-tokenizer is 'klingon', supported: gpt-2, smollm, llama-bpe, qwen2, qwen35, glm4, deepseek-v3");
   EXPECT_EQ(Tokenizer::create(spec).status().code(), Code::kUnsupported);
   spec = small_vocab();
   spec.merges.push_back("q qqq");
@@ -129,10 +135,56 @@ TEST(Tokenizer, RefusalsNameWhatWasFoundAndWhatIsSupported) {
   EXPECT_EQ(Tokenizer::create({}).status().code(), Code::kUnsupported);
 }
 
-TEST(Tokenizer, LongPiecesTakeNoQuadraticTime) {
-  const Tokenizer tokenizer = small_tokenizer();
-  const std::string text(1 << 20, 'a');
-  EXPECT_EQ(tokenizer.decode_bytes(tokenizer.encode(text)), text);
+TEST(Tokenizer, LongRunsTakeNoQuadraticTime) {
+  for (const char* pre : {"gpt-2", "smollm", "llama-bpe", "qwen2", "qwen35", "deepseek-v3"}) {
+    VocabSpec spec = small_vocab();
+    spec.pre = pre;
+    spec.nfc = true;
+    const Tokenizer tokenizer = Tokenizer::create(std::move(spec)).take();
+    for (const char* unit : {"a", " ", "\n", "'", "<|im_start|", "\u0301\u0323", "\xff"}) {
+      std::string text;
+      while (text.size() < (1 << 17)) text += unit;
+      const Ids ids = tokenizer.encode(text);
+      if (text[0] > 0) {
+        EXPECT_EQ(tokenizer.decode_bytes(ids), text) << pre;
+      }
+    }
+  }
+}
+
+TEST(Tokenizer, ABosThatTheTextBeginsWithIsNotAddedTwice) {
+  VocabSpec spec = small_vocab();
+  spec.add_bos = true;
+  const std::string bos = spec.tokens[1];
+  const Tokenizer tokenizer = Tokenizer::create(std::move(spec)).take();
+  EXPECT_EQ(tokenizer.encode(bos + "x"), tokenizer.encode("x"));
+  EXPECT_EQ(tokenizer.encode(bos + bos), (Ids{1, 1}));
+  EXPECT_EQ(tokenizer.encode("x" + bos).size(), tokenizer.encode("x").size() + 1);
+  const Ids typed = tokenizer.encode(bos, {.parse_special = false});
+  EXPECT_EQ(typed[0], 1);
+  EXPECT_GT(typed.size(), 1u);
+}
+
+TEST(Tokenizer, MatchedTokensFollowTheirRules) {
+  VocabSpec spec = small_vocab();
+  const int32_t id = int32_t(spec.tokens.size()) - 1;  // "<think>", user-defined
+  const auto with = [&](MatchRule rule) {
+    rule.id = id;
+    VocabSpec ruled = spec;
+    ruled.rules = {rule};
+    return Tokenizer::create(std::move(ruled)).take();
+  };
+  const auto ids = [](const Tokenizer& t, const char* text) { return t.encode(text); };
+  const Tokenizer plain = with({}), left = with({.lstrip = true}), right = with({.rstrip = true});
+  const Tokenizer word = with({.single_word = true});
+  EXPECT_EQ(ids(left, "a \u2003 <think> b"), ids(plain, "a<think> b"));
+  EXPECT_EQ(ids(right, "a <think> \n b"), ids(plain, "a <think>b"));
+  EXPECT_EQ(ids(left, " <think> <think>"), (Ids{id, id}));
+  EXPECT_EQ(ids(word, "a <think> b"), ids(plain, "a <think> b"));
+  for (const char* text : {"a<think>", "<think>\u00e9", "_<think>", "<think>7"}) {
+    const Ids found = ids(word, text);
+    EXPECT_EQ(std::count(found.begin(), found.end(), id), 0) << text;
+  }
 }
 
 }  // namespace

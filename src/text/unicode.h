@@ -31,10 +31,24 @@ void append_utf8(std::string& out, int32_t value);
 // practice) and Rust's from_utf8_lossy do. The result is valid UTF-8.
 std::string to_valid_utf8(std::string_view bytes);
 
-enum class CharClass : uint8_t { kLetter, kNumber, kSpace, kOther };
+// The general categories as far as pre-tokenizers tell them apart; kSpace is the property White_Space,
+// whatever the category, and kOther what is left: control, format, private and unassigned characters, invalid
+// bytes.
+enum class CharClass : uint8_t { kLetter, kMark, kNumber, kPunctuation, kSymbol, kSpace, kOther };
 
-// General categories L* and N*, the property White_Space, or neither. Unicode 16.0 (utf8proc and
-// unicode_additions.h).
+// Unicode 16.0 (utf8proc and unicode_additions.h).
 CharClass char_class(int32_t code_point);
+
+// Numbers as Unicode 17.0 has them, which the reference's Digits step goes by.
+bool is_numeric(int32_t code_point);
+
+// \w of regular expressions: letters, marks, decimal digits, connectors, joiners and what else is alphabetic.
+bool is_word(int32_t code_point);
+
+// Unicode's normal form C; the same text where it is in that form already. Invalid bytes stay as they are.
+// O(n log n) at worst, linear in text without long runs of combining marks.
+std::string to_nfc(std::string_view text);
+// False only if `text` is in normal form C for certain.
+bool may_change_in_nfc(std::string_view text);
 
 }  // namespace se::text

@@ -3,8 +3,9 @@
 
     python tools/goldens/text.py [--model models/smollm2.gguf]
 
-writes tests/goldens/text/{vocab,tokenizer,templates}.json. The small vocabulary is the first merges of the
-model's; without --model the one in the tree is kept. Needs: pip install tokenizers jinja2 gguf numpy.
+writes tests/goldens/text/{vocab,decode,sentencepiece,templates}.json and encode/PRE.json for each pre-tokenizer.
+The small vocabulary is the first merges of the model's, that of SentencePiece is trained on TEXTS; without
+--model both are kept as they are in the tree. Needs: tools/goldens/requirements.txt.
 """
 
 import argparse
@@ -13,23 +14,12 @@ import pathlib
 import random
 
 import text_templates
+import vocabularies
+from vocabularies import CONTROL, NORMAL, USER_DEFINED
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 OUT = ROOT / "tests/goldens/text"
 MERGES = 2500
-NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
-
-
-def read_gguf(path):
-    """The tokenizer record of a GGUF file."""
-    from gguf import GGUFReader
-
-    fields = GGUFReader(str(path)).fields
-    get = lambda key: fields["tokenizer.ggml." + key].contents()
-    vocab = {"pre": get("pre"), "tokens": get("tokens"), "types": get("token_type"), "merges": get("merges")}
-    return vocab | {"template": fields["tokenizer.chat_template"].contents()}
-
-
 def small_vocab(full):
     """Control tokens, a user-defined one that is another's prefix, byte tokens and the first merges."""
     tokens, types = [], []
@@ -45,31 +35,6 @@ def small_vocab(full):
         tokens.append(token)
         types.append(USER_DEFINED)
     return full | {"tokens": tokens, "types": types, "merges": merges}
-
-
-def build(vocab, pre=None):
-    """The `tokenizers` pipeline of a byte-level BPE vocabulary."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-
-    ids = {token: i for i, token in enumerate(vocab["tokens"])}
-    merges = []
-    for line in vocab["merges"]:
-        at = line.index(" ", 1)
-        merges.append((line[:at], line[at + 1 :]))
-    tokenizer = Tokenizer(models.BPE(vocab=ids, merges=merges))
-    steps = {
-        "gpt-2": [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)],
-        "smollm": [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
-        ],
-    }
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps[pre or vocab["pre"]])
-    tokenizer.decoder = decoders.ByteLevel()
-    pairs = list(zip(vocab["tokens"], vocab["types"]))
-    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t, k in pairs if k == CONTROL])
-    tokenizer.add_tokens([AddedToken(t, normalized=False) for t, k in pairs if k == USER_DEFINED])
-    return tokenizer
 
 
 TEXTS = [
@@ -106,6 +71,13 @@ TEXTS = [
     " " * 65 + "x" + "\n" * 33 + "y",
     "the the the " * 20 + "in in in",
     "!?!?...---___===***'\"`~@#$%^&*()",
+    "'S 'sx 'RE're 'Ve 'LL 'lL 'D'd '\u017f '\u017fx x'\u212a ' s '\n '",
+    "a\n\n b\r\n\r\n  c \n \n\td\u3000\n e  \r f\u2028 g",
+    "!\n?\r\n\n ...\n  -\n--> <--\n\n(x)\n[y] .z _w #include @me \u00bfque? \u20ac5 \u00a3x +a =b",
+    "1 12 123 1234 12345 123456 \u0661\u0662\u0663\u0664 1\u4e00 2\u3042 x1y22z333",
+    "\u4e00\u4e8c\u3042\u30a2\u9fa5\u9fa6\uac00 \u4e00a \u3041!\u30ff \u31f0",
+    "e\u0301a \u0301x  \u0301\u0302 1\u0301 !\u0301 \u20e3 a\u0327\u0301 \u0344 \u1e0b\u0323 \u212b \uac00\u11a8",
+    "\u0001a \u0001 b\u200bc \u200b\u200bd \ufeff1 \u00ad!",
 ]
 
 
@@ -128,29 +100,85 @@ def random_texts(count, length):
     return texts
 
 
-def tokenizer_goldens(vocab):
-    cases = {}
-    for pre in ("smollm", "gpt-2"):
-        tokenizer = build(vocab, pre)
-        texts = TEXTS + random_texts(40, 60)
-        cases[pre] = [{"text": t, "ids": tokenizer.encode(t).ids} for t in texts]
-    tokenizer = build(vocab)
+def encode_goldens(vocab, pre):
+    tokenizer = vocabularies.byte_level(vocab, pre)
+    texts = TEXTS + random_texts(20, 60)
+    cases = [{"text": t, "ids": tokenizer.encode(t).ids} for t in texts]
     tokenizer.encode_special_tokens = True
-    plain = [{"text": t, "ids": tokenizer.encode(t).ids} for t in TEXTS if "<" in t]
+    return {"cases": cases, "plain": [{"text": t, "ids": tokenizer.encode(t).ids} for t in TEXTS if "<" in t]}
+
+
+def decode_goldens(vocab):
     rng = random.Random(11)
     decoded = []
-    tokenizer = build(vocab)
+    tokenizer = vocabularies.byte_level(vocab)
     for length in (1, 2, 3, 5, 8, 40, 40, 40):
         for _ in range(4):
             # Low ids are single bytes and control tokens: many unfinished and invalid characters.
             ids = [rng.randrange(len(vocab["tokens"]) if rng.random() < 0.3 else 252) for _ in range(length)]
             text, shown = (tokenizer.decode(ids, skip_special_tokens=skip) for skip in (False, True))
             decoded.append({"ids": ids, "text": text, "shown": shown})
-    return {"encode": cases, "plain": plain, "decode": decoded}
+    return decoded
+
+
+def train_sentencepiece():
+    """A small vocabulary with byte fallback, runs of spaces and line breaks as user-defined symbols."""
+    import io
+
+    import sentencepiece
+
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(t.replace("\0", "") for t in TEXTS * 3),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=700,
+        byte_fallback=True,
+        character_coverage=0.98,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        user_defined_symbols=["  ", "   ", "\n", "\n\n", "<b>", "ing"],
+        minloglevel=2,
+    )
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    size = processor.get_piece_size()
+    kinds = [
+        (processor.is_unknown, vocabularies.UNKNOWN),
+        (processor.is_control, CONTROL),
+        (processor.is_byte, vocabularies.BYTE),
+    ]
+    types = [next((kind for holds, kind in kinds if holds(i)), NORMAL) for i in range(size)]
+    tokens = [processor.id_to_piece(i) for i in range(size)]
+    symbols = ["\u2581\u2581", "\u2581\u2581\u2581", "\n", "\n\n", "<b>", "ing"]
+    types = [USER_DEFINED if token in symbols else kind for token, kind in zip(tokens, types)]
+    return {
+        "model": "llama",
+        "tokens": tokens,
+        "types": types,
+        "scores": [processor.get_score(i) for i in range(size)],
+        "unk": processor.unk_id(),
+    }
+
+
+def sentencepiece_goldens(vocab):
+    """Ids of `sentencepiece` with and without its dummy prefix, and of `tokenizers` by merges."""
+    texts = [t for t in TEXTS + random_texts(20, 60) if "\u2581" not in t]
+    out = {"vocab": vocab}
+    for name, prefix in (("prefixed", True), ("bare", False)):
+        spec = vocab | {"add_space_prefix": prefix}
+        processor = vocabularies.sentencepiece(spec)
+        out[name] = [{"text": t, "ids": processor.encode(t), "decoded": processor.decode(processor.encode(t))} for t in texts]
+    tokenizer = vocabularies.char_bpe(vocab | {"add_space_prefix": True})
+    texts = ["a <s>b</s> c", "<s>", "x\n\n\ny <b> z  w", "ing king  <unk>"] + TEXTS[3:12]
+    out["by_merges"] = {
+        "file": json.loads(tokenizer.to_str()),
+        "cases": [{"text": t, "ids": tokenizer.encode(t).ids} for t in texts],
+    }
+    return out
 
 
 def write(name, value):
-    OUT.mkdir(parents=True, exist_ok=True)
+    (OUT / name).parent.mkdir(parents=True, exist_ok=True)
     lines = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
     (OUT / name).write_text(lines.replace('},{"', '},\n{"') + "\n")
 
@@ -160,9 +188,15 @@ def main():
     args.add_argument("--model", help="GGUF file to take the small vocabulary from")
     model = args.parse_args().model
     if model:
-        write("vocab.json", small_vocab(read_gguf(model)))
+        write("vocab.json", small_vocab(vocabularies.read_gguf(model)))
+        trained = train_sentencepiece()
+    else:
+        trained = json.loads((OUT / "sentencepiece.json").read_text())["vocab"]
     vocab = json.loads((OUT / "vocab.json").read_text())
-    write("tokenizer.json", tokenizer_goldens(vocab))
+    for pre in vocabularies.FAMILIES:
+        write(f"encode/{pre}.json", encode_goldens(vocab, pre))
+    write("decode.json", decode_goldens(vocab))
+    write("sentencepiece.json", sentencepiece_goldens(trained))
     write("templates.json", text_templates.goldens(vocab["template"]))
 
 
