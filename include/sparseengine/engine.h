@@ -43,6 +43,10 @@ struct Sampling {
 struct Request {
   std::vector<int32_t> ids;  // prompt tokens (of this turn, in a session)
   std::string plan;          // plan text; ignored in a session that has one
+  // A session whose tokens stand before `ids`: the answer is that to session_ids(base) + ids under `plan`.
+  // Where the plan computes prompts as the session's does, its K/V is taken over (Usage::cached_tokens); else
+  // all is computed anew. The session stays as it is, and takes no turn meanwhile.
+  uint64_t base = 0;
   int64_t max_tokens = 128;
   Sampling sampling;
   int n = 1;                      // answers to draw; they share the prompt's KV until they part
@@ -80,6 +84,7 @@ struct KvUsage {
 
 struct Usage {
   int64_t prompt_tokens = 0, completion_tokens = 0;
+  int64_t cached_tokens = 0;  // of the prompt: taken over from Request::base
   KvUsage kv;
 };
 

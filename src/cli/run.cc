@@ -69,6 +69,7 @@ ordered_json usage_json(const Usage& u) {
   const KvUsage& k = u.kv;
   return {{"prompt_tokens", u.prompt_tokens},
           {"completion_tokens", u.completion_tokens},
+          {"cached_tokens", u.cached_tokens},
           {"kv",
            {{"plan", k.plan},
             {"logical_tokens", k.logical_tokens},

@@ -79,11 +79,35 @@ Result<LogitRules> Engine::Impl::logit_rules(const Request& r) const {
   return rules;
 }
 
+// What the prompt takes over from the session it begins with.
+Status Engine::Impl::accept_base(Job& job) {
+  Request& r = job.request;
+  const auto found = sessions.find(r.base);
+  if (found == sessions.end()) return not_found(format("base: there is no session {}", r.base));
+  Session& s = *found->second;
+  if (job.session) return invalid("base: a turn of a session goes on from that session alone");
+  if (s.busy) return invalid("base: the session has a turn that is still running");
+  if (r.prompt_logprobs >= 0) return invalid("base: prompt_logprobs need the whole prompt, leave base out");
+  if (!s.seq || s.forwarded.empty()) return ok();
+  const int64_t rest = int64_t(r.ids.size());
+  if (Driver::can_attach(*job.plan, *s.seq)) {
+    job.cached = s.seq->logical();
+  } else {
+    job.seeded = Driver::can_seed(*job.plan, *s.seq) && rest >= job.plan->last_chunk;
+    if (job.seeded) job.cached = s.seq->logical();
+    r.ids.insert(r.ids.begin(), s.forwarded.begin(), s.forwarded.end());
+  }
+  job.base = &s;
+  ++s.users;
+  return ok();
+}
+
 Status Engine::Impl::accept(Job& job) {
   Request& r = job.request;
   if (job.session) {
     job.plan = job.session->plan;
     if (job.session->busy) return invalid("the session has a turn that is still running");
+    if (job.session->users > 0) return invalid("requests go on from the session, it takes no turn meanwhile");
     if (job.session->unforwarded >= 0) r.ids.insert(r.ids.begin(), job.session->unforwarded);
   } else {
     SE_ASSIGN(job.plan, plan_of(r.plan));
@@ -96,7 +120,9 @@ Status Engine::Impl::accept(Job& job) {
   }
   if (r.max_tokens < 0) return invalid(format("max_tokens {}: at least 0", r.max_tokens));
   if (!r.forced.empty()) r.max_tokens = int64_t(r.forced.size());
-  const int64_t held = job.session && job.session->seq ? job.session->seq->logical() : 0;
+  if (r.base) SE_TRY(accept_base(job));
+  const int64_t attached = job.seeded ? 0 : job.cached;
+  const int64_t held = attached + (job.session && job.session->seq ? job.session->seq->logical() : 0);
   SE_TRY(truncate_prompt(r, info.context - held));
   const int64_t prompt = int64_t(r.ids.size());
   if (held + prompt > info.context)
@@ -112,9 +138,9 @@ Status Engine::Impl::accept(Job& job) {
   r.max_tokens =
       std::min(r.max_tokens, info.context - held - prompt + 1);  // the last token sampled is not forwarded
   SeqView view;
-  view.prompt = prompt, view.max_new = r.max_tokens, view.logical = held;
+  view.prompt = attached + prompt, view.max_new = r.max_tokens, view.logical = held - attached;
   std::vector<std::array<int64_t, 2>> groups;
-  if (held > 0) groups = held_tokens(*job.session->seq);
+  if (view.logical > 0) groups = held_tokens(*job.session->seq);
   job.price = job.plan->cost(view, groups);
   job.reserved = job.price.peak_bytes * r.n;  // every choice may come to own all of its pages
   if (job.reserved > info.kv_limit_bytes)

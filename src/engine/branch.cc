@@ -14,6 +14,8 @@ void Engine::Impl::branch(Job& first, std::span<const float> logits) {
     j.id = next_id++, j.request_id = first.request_id, j.choice = c;
     j.request = first.request, j.callbacks = first.callbacks;
     j.plan = first.plan, j.price = first.price;
+    j.base = first.base, j.cached = first.cached, j.seeded = first.seeded;
+    if (j.base) ++j.base->users;
     j.rules = first.rules, j.history = first.history;
     j.submitted = first.submitted, j.started = first.started;
     j.first_token = j.last_token = first.first_token;

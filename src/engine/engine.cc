@@ -225,6 +225,7 @@ void Engine::close_session(uint64_t session) {
     if (s == e.sessions.end()) return;
     for (auto& [id, job] : e.jobs) {
       if (job->session == s->second.get()) job->session = nullptr, job->cancelled = true;
+      if (job->base == s->second.get()) job->base = nullptr, job->cancelled = true;
     }
     e.sessions.erase(s);
   });

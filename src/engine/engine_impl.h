@@ -55,6 +55,7 @@ struct Engine::Impl {
 
   Result<std::shared_ptr<const Plan>> plan_of(const std::string& text);
   Status accept(Job& job);
+  Status accept_base(Job& job);
   Status check_sampling(const Job& job) const;
   Result<LogitRules> logit_rules(const Request& request) const;
   void branch(Job& first, std::span<const float> logits);  // choices 1 .. n - 1, once the prompt is through

@@ -64,7 +64,9 @@ bool Engine::Impl::step() {
     job->started = Clock::now();
     job->answer.timing.queue_s = std::chrono::duration<double>(job->started - job->submitted).count();
     if (!job->seq) {
-      auto seq = runner->driver().open(job->plan);
+      const bool attach = job->cached > 0 && !job->seeded;
+      auto seq =
+          attach ? runner->driver().attach(job->plan, *job->base->seq) : runner->driver().open(job->plan);
       if (!seq.ok()) {
         finish(*job, Finish::kError, seq.status());
         continue;
@@ -225,7 +227,8 @@ void Engine::Impl::show(Job& job, const std::string& text) {
 
 void Engine::Impl::fill_usage(Job& job) {
   Answer& a = job.answer;
-  a.usage.prompt_tokens = job.prompt();
+  a.usage.prompt_tokens = job.prompt() + (job.seeded ? 0 : job.cached);
+  a.usage.cached_tokens = job.cached;
   a.usage.completion_tokens = int64_t(a.ids.size());
   a.timing.decode_s = 0;
   for (float t : a.timing.token_s) a.timing.decode_s += double(t);
@@ -273,6 +276,7 @@ void Engine::Impl::finish(Job& job, Finish why, Status error) {
     s->seq = std::move(job.seq);
     s->busy = false;
   }
+  if (job.base) --job.base->users;
   scheduler->remove(&job);
   const auto node = jobs.extract(job.id);  // KV goes back before the answer is out
   node.mapped()->seq.reset();

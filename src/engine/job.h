@@ -25,6 +25,7 @@ struct Session {
   std::vector<int32_t> forwarded;     // ids whose K/V the sequence holds, or held before eviction
   int32_t unforwarded = -1;           // the last sampled token, where it is part of the text
   bool busy = false;
+  int users = 0;  // requests that go on from it
 };
 
 struct Job {
@@ -39,6 +40,9 @@ struct Job {
   std::shared_ptr<const Plan> plan;
   std::unique_ptr<PlanSequence> seq;
   Session* session = nullptr;
+  Session* base = nullptr;  // whose tokens the prompt begins with
+  int64_t cached = 0;       // tokens taken over from it ...
+  bool seeded = false;      // ... layer by layer (they are part of request.ids), else as pages before them
   bool cancelled = false;
 
   Cost price;            // of the whole life

@@ -72,6 +72,11 @@ class KvStore {
   // partial last page is shared too, until one of the two appends.
   Result<std::unique_ptr<KvSequence>> fork(const KvSequence& from);
 
+  // A sequence of another layout that shares the payload pages of `from`, by count; its index is still to be
+  // made. kInvalid unless both layouts have the same page, groups and payload bytes, and neither a tail, nor
+  // state, nor a kPerSequence block.
+  Result<std::unique_ptr<KvSequence>> attach(const KvSequence& from, std::shared_ptr<const KvLayout> layout);
+
   // Makes room for `n` more paged tokens in every group of `groups` (all groups if empty) and counts them in:
   // takes pages, and copies the last page (payload and index) first if it is partial and shared. positions:
   // logical positions of the n tokens. The groups must have no tail: its tokens are older, so they are closed

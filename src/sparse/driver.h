@@ -69,6 +69,17 @@ class Driver final : public AttentionPort {
   Result<std::unique_ptr<PlanSequence>> open(std::shared_ptr<const Plan> plan);
   Result<std::unique_ptr<PlanSequence>> fork(const PlanSequence& from);
 
+  // Prompts computed once for several plans, equal in every bit to computing them anew.
+  //   attach: shares the pages of `from`, which was made under a plan with an equal state_id; indexes are
+  //   rebuilt. seed_slice: for a layer-major prompt that begins with the tokens of `from` (made under a plan
+  //   that holds every token in the model's dtype): stands for the slice [0, tokens of from) of `layer`. The
+  //   first of its slices.
+  // can_seed tells whether `from` will do for `plan`.
+  Result<std::unique_ptr<PlanSequence>> attach(std::shared_ptr<const Plan> plan, const PlanSequence& from);
+  static bool can_attach(const Plan& plan, const PlanSequence& from);
+  static bool can_seed(const Plan& plan, const PlanSequence& from);
+  Status seed_slice(PlanSequence& seq, int layer, const PlanSequence& from);
+
   // Decode rows first, then prefill chunks; packed tokens in row order. Takes pages for all rows: kExhausted
   // leaves every sequence as it was. Rows of layer-major plans may only decode here.
   Status begin(std::span<const DriverRow> rows);
