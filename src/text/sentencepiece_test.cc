@@ -45,7 +45,8 @@ TEST(SentencePiece, IdsEqualTheReferenceWithAndWithoutSpacePrefix) {
 
 TEST(SentencePiece, StreamingGivesTheTextOfDecoding) {
   const Tokenizer tokenizer = trained(true);
-  for (const auto& item : golden("sentencepiece.json")["prefixed"]) {
+  const auto goldens = golden("sentencepiece.json");
+  for (const auto& item : goldens["prefixed"]) {
     Detokenizer stream(tokenizer);
     for (int round = 0; round < 2; ++round) {
       std::string text;

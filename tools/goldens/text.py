@@ -3,7 +3,7 @@
 
     python tools/goldens/text.py [--model models/smollm2.gguf]
 
-writes tests/goldens/text/{vocab,decode,sentencepiece,templates}.json and encode/PRE.json for each pre-tokenizer.
+writes tests/goldens/text/{vocab,decode,pipelines,sentencepiece,templates}.json and encode/PRE.json for each pre-tokenizer.
 The small vocabulary is the first merges of the model's, that of SentencePiece is trained on TEXTS; without
 --model both are kept as they are in the tree. Needs: tools/goldens/requirements.txt.
 """
@@ -177,6 +177,17 @@ def sentencepiece_goldens(vocab):
     return out
 
 
+def pipeline_goldens(vocab):
+    """tokenizer.json of each pre-tokenizer as the reference writes it, without vocabulary and merges."""
+    out = {}
+    for pre in vocabularies.FAMILIES:
+        file = json.loads(vocabularies.byte_level(vocab, pre).to_str())
+        file["model"] |= {"vocab": {}, "merges": []}
+        del file["added_tokens"]
+        out[pre] = file
+    return out
+
+
 def write(name, value):
     (OUT / name).parent.mkdir(parents=True, exist_ok=True)
     lines = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
@@ -195,6 +206,7 @@ def main():
     vocab = json.loads((OUT / "vocab.json").read_text())
     for pre in vocabularies.FAMILIES:
         write(f"encode/{pre}.json", encode_goldens(vocab, pre))
+    write("pipelines.json", pipeline_goldens(vocab))
     write("decode.json", decode_goldens(vocab))
     write("sentencepiece.json", sentencepiece_goldens(trained))
     write("templates.json", text_templates.goldens(vocab["template"]))
