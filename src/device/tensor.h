@@ -12,7 +12,7 @@ namespace se {
 
 enum class DeviceKind : uint8_t { kCpu, kCuda };
 
-// Plain types, then the GGUF block types that weights are computed in (spec/models.md 8.2).
+// Plain types, then the block types that weights are computed in (GGUF's: spec/models.md 8.2).
 enum class DType : uint8_t {
   kF32,
   kF16,
@@ -32,7 +32,8 @@ enum class DType : uint8_t {
   kQ3_K,
   kQ4_K,
   kQ5_K,
-  kQ6_K
+  kQ6_K,
+  kF8_32  // ours: f32 scale, 32 e4m3 codes that are numbers; x = scale * code. Block-FP8 files become this
 };
 const char* to_string(DType dtype);
 int block_elements(DType dtype);  // 1 for plain types

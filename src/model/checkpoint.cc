@@ -13,12 +13,16 @@ namespace {
 
 constexpr int64_t kTouchBytes = int64_t(8) << 20;  // between two reports
 
-void touch_all(const uint8_t* mapped, int64_t bytes, const LoadProgress& progress) {
-  for (int64_t at = 0; at < bytes;) {
-    const int64_t end = std::min(bytes, at + kTouchBytes);
-    touch_pages(mapped + at, end - at);
-    at = end;
-    if (progress.report) progress.report(at, bytes);
+void touch_all(const ModelFile& file, const LoadProgress& progress) {
+  int64_t total = 0, done = 0;
+  for (const MappedFile* f : file.files()) total += f->bytes();
+  for (const MappedFile* f : file.files()) {
+    for (int64_t at = 0; at < f->bytes(); at += kTouchBytes) {
+      const int64_t n = std::min(f->bytes() - at, kTouchBytes);
+      touch_pages(f->data() + at, n);
+      done += n;
+      if (progress.report) progress.report(done, total);
+    }
   }
 }
 
@@ -30,36 +34,49 @@ std::vector<int32_t> end_ids(const text::VocabSpec& vocab) {
   return ids;
 }
 
-Result<Checkpoint> load(const std::string& path, const LoadProgress& progress) {
-  SE_ASSIGN(Gguf file, Gguf::open(path));
-  SE_ASSIGN(const std::string architecture, file.string("general.architecture"));
-  const FamilyEntry* family = find_family(architecture);
-  if (family == nullptr) {
-    return unsupported(format("{}: architecture {} is not in this build, expected one of: {}",
-                              path,
-                              quoted(architecture),
-                              architecture_names()));
-  }
-  Checkpoint out;
-  SE_ASSIGN(out.vocab, read_vocab(file));
-  SE_ASSIGN(out.chat_template, file.string("tokenizer.chat_template", ""));
+Status check_architecture(const std::string& path, const std::string& architecture) {
+  if (find_family(architecture) != nullptr) return ok();
+  return unsupported(format("{}: architecture {} is not in this build, expected one of: {}",
+                            path,
+                            quoted(architecture),
+                            architecture_names()));
+}
+
+Status check_vocab(const ModelFile& file, int64_t tokens, int64_t rows) {
+  if (tokens <= rows) return ok();
+  return invalid(
+      format("{}: the vocabulary has {} tokens, but the embedding has {} rows, expected at least as many",
+             file.path(),
+             tokens,
+             rows));
+}
+
+Status read_text(Checkpoint& out) {
+  const Gguf* gguf = out.file.gguf();
+  if (gguf == nullptr) return out.file.refuse("the vocabulary of a folder is not read by this build");
+  SE_ASSIGN(out.vocab, read_vocab(*gguf));
+  SE_ASSIGN(out.chat_template, gguf->string("tokenizer.chat_template", ""));
   out.end_ids = end_ids(out.vocab);
-  const uint8_t* mapped = file.file().data();  // keeps its address when the file moves into the model
-  const int64_t bytes = file.file().bytes();
-  SE_ASSIGN(out.model, family->load(std::move(file)));
-  const int64_t rows = out.model->shape().vocab;
-  if (int64_t(out.vocab.tokens.size()) > rows) {
-    return invalid(
-        format("{}: the vocabulary has {} tokens, but the embedding has {} rows, expected at least as many",
-               path,
-               out.vocab.tokens.size(),
-               rows));
-  }
-  touch_all(mapped, bytes, progress);
+  return check_vocab(out.file, int64_t(out.vocab.tokens.size()), out.model->shape().vocab);
+}
+
+Result<Checkpoint> load(const std::string& path, const LoadProgress& progress) {
+  Checkpoint out;
+  SE_ASSIGN(LoadedModel loaded, load_model(path));
+  out.file = std::move(loaded.file), out.model = std::move(loaded.model);
+  SE_TRY(read_text(out));
+  touch_all(out.file, progress);
   return out;
 }
 
 }  // namespace
+
+Result<LoadedModel> load_model(const std::string& path) {
+  LoadedModel out;
+  SE_ASSIGN(out.file, ModelFile::open(path, check_architecture));
+  SE_ASSIGN(out.model, find_family(out.file.config().architecture)->load(out.file));
+  return out;
+}
 
 Result<Checkpoint> load_checkpoint(const std::string& path, const LoadProgress& progress) {
   try {

@@ -110,7 +110,12 @@ std::vector<Case> cases() {
       {"Epsilon", set("llama.attention.layer_norm_rms_epsilon", -1.0f), "is -1, expected 0"},
       {"NoEpsilon", erase("llama.attention.layer_norm_rms_epsilon"), "is missing"},
       {"NoContext", erase("llama.context_length"), "is missing"},
-      {"Experts", set("llama.expert_count", uint32_t(8)), "expert_count is 8, expected a dense model"},
+      {"Experts",
+       [](GgufWriter& w) {
+         w.set("llama.expert_count", uint32_t(8));
+         w.set("llama.expert_used_count", uint32_t(2));
+       },
+       "expert_count is 8, expected a dense model"},
       {"SlidingWindow", set("llama.attention.sliding_window", uint32_t(4096)), "sliding_window is 4096"},
       {"NoEmbedding",
        [](GgufWriter& w) { w.erase_tensor("token_embd.weight"); },
@@ -124,8 +129,8 @@ std::vector<Case> cases() {
       {"Transposed", shape("blk.1.ffn_up.weight", {64, 128}), "f32[64, 128], expected [128, 64]"},
       {"NormRank", shape("blk.0.attn_norm.weight", {1, 64}), "f32[1, 64], expected [64]"},
       {"NormType",
-       [](GgufWriter& w) { w.tensor("output_norm.weight", DType::kF16, {64}, std::string(128, '\0')); },
-       "f16[64], expected f32"},
+       [](GgufWriter& w) { w.tensor("output_norm.weight", DType::kI32, {64}, zeros(64)); },
+       "i32[64], expected f32, f16 or bf16"},
       {"ProjectionType",
        [](GgufWriter& w) {
          w.tensor("blk.0.attn_q.weight", DType::kI32, {64, 64}, zeros(64 * 64));
@@ -134,7 +139,7 @@ std::vector<Case> cases() {
       {"BiasShape", shape("blk.0.attn_q.bias", {32}), "f32[32], expected [64]"},
       {"UnknownTensor", shape("blk.0.attn_sinks.weight", {4}), "'blk.0.attn_sinks.weight' has no place"},
       {"RopeDivisorCount", shape("rope_freqs.weight", {16}), "f32[16], expected [8]"},
-      {"RopeDivisorZero", shape("rope_freqs.weight", {8}), "a frequency divisor is 0"},
+      {"RopeDivisorZero", shape("rope_freqs.weight", {8}), "has a frequency divisor 0"},
       {"VocabSize", set("llama.vocab_size", uint32_t(301)), "expected [301, 64]"},
       {"MoreTokensThanRows",
        shape("token_embd.weight", {299, 64}),

@@ -74,7 +74,7 @@ class Gguf {
   Result<std::string> string(std::string_view key, std::optional<std::string> fallback = {}) const;
   // Arrays; a missing key is an error as above.
   Result<std::vector<std::string>> strings(std::string_view key) const;
-  Result<std::vector<int32_t>> ints(std::string_view key) const;
+  Result<std::vector<int32_t>> ints(std::string_view key) const;  // of bools, too: 0 and 1
   Result<std::vector<float>> floats(std::string_view key) const;
   // An integer written once or per layer: per-layer values must all be equal (kUnsupported otherwise).
   Result<int64_t> uniform_integer(std::string_view key,

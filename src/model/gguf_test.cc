@@ -8,7 +8,6 @@
 #include "model/gguf_vocab.h"
 #include "model/testing/gguf_writer.h"
 #include "model/testing/tiny_llama.h"
-#include "model/weights.h"
 
 namespace se {
 namespace {
@@ -100,30 +99,6 @@ TEST(Gguf, StaysInPlaceWhenMoved) {
   const Gguf second = std::move(first);
   EXPECT_EQ(second.view(*second.find_tensor("x")).data, x.data);
   EXPECT_EQ(*x.at<float>(0, 0), 1);
-}
-
-TEST(Weights, AsksForShapeAndType) {
-  const TempFile file(sample().bytes());
-  const Gguf g = Gguf::open(file.path()).take();
-  Weights w(g);
-  EXPECT_TRUE(w.need("x", {3, 2}).ok());
-  EXPECT_EQ(w.need("x", {2, 3}).status().code(), Code::kInvalid);
-  EXPECT_EQ(w.need("x", {6}).status().code(), Code::kInvalid);
-  EXPECT_EQ(w.need("q", {6}).status().code(), Code::kNotFound);
-  EXPECT_TRUE(w.projection("y", 2, 32).ok());
-  EXPECT_EQ(w.vector("z", 5).status().code(), Code::kInvalid);
-  EXPECT_TRUE(w.vector_if_any("nothing", 5)->empty());
-}
-
-TEST(Weights, RefusesWhatNobodyUses) {
-  const TempFile file(sample().bytes());
-  const Gguf g = Gguf::open(file.path()).take();
-  Weights w(g);
-  ASSERT_TRUE(w.need("x", {3, 2}).ok());
-  ASSERT_TRUE(w.need("z", {5}).ok());
-  EXPECT_NE(w.all_used().message().find("'y'"), std::string::npos);
-  ASSERT_TRUE(w.need("y", {2, 32}).ok());
-  EXPECT_TRUE(w.all_used().ok());
 }
 
 TEST(GgufVocab, FillsTheRecordAndChecksIds) {

@@ -159,7 +159,10 @@ Result<std::vector<int32_t>> Gguf::ints(std::string_view key) const {
     return bad_value(key, format("is {}, expected an array", kind(*value)));
   std::vector<int32_t> out;
   for (int64_t i = 0; i < value->count; ++i) {
-    const auto found = load_integer(file_, value->element, value->offset + i * value_bytes(value->element));
+    const int64_t at = value->offset + i * value_bytes(value->element);
+    const auto found = value->element == GgufType::kBool
+                           ? std::optional<int64_t>(load<uint8_t>(file_, at) != 0)
+                           : load_integer(file_, value->element, at);
     if (!found || *found < INT32_MIN || *found > INT32_MAX) {
       return bad_value(key, format("is {}, expected 32-bit integers", kind(*value)));
     }

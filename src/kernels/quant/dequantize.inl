@@ -4,6 +4,7 @@
 //   half_to_float(uint16_t)                   f16 -> f32
 //   put(const int8_t* n, int count, float d, float* out)            out = d * n      (count: a multiple of
 //   16) put(const int8_t* n, int count, float d, float m, float* out)   out = d * n + m  (two roundings)
+//   put_f8(const uint8_t* codes, int count, float d, float* out)    out = d * e4m3(code)
 // so that both give the same bits.
 
 inline float half_at(const uint8_t* b) {
@@ -164,6 +165,12 @@ inline void q6_k_block(const uint8_t* b, float* out) {
   }
 }
 
+inline void f8_32_block(const uint8_t* b, float* out) {
+  float d;
+  std::memcpy(&d, b, sizeof d);
+  put_f8(b + sizeof d, 32, d, out);
+}
+
 template <void block(const uint8_t*, float*), int kElements, int kBytes>
 void blocks(const void* data, int64_t n, float* out) {
   const uint8_t* b = static_cast<const uint8_t*>(data);
@@ -181,4 +188,5 @@ constexpr Routines kBlocks{
     .q4_k = blocks<q4_k_block, 256, 144>,
     .q5_k = blocks<q5_k_block, 256, 176>,
     .q6_k = blocks<q6_k_block, 256, 210>,
+    .f8_32 = blocks<f8_32_block, 32, 36>,
 };

@@ -34,6 +34,8 @@ quant::DequantizeFn routine(const quant::Routines& r, DType dtype) {
       return r.q5_k;
     case DType::kQ6_K:
       return r.q6_k;
+    case DType::kF8_32:
+      return r.f8_32;
     default:
       return nullptr;
   }

@@ -1,4 +1,4 @@
-// kernels/quant/quant.h -- GGUF blocks (spec/models.md 8.2) to and from f32.
+// kernels/quant/quant.h -- blocks of weights (GGUF's: spec/models.md 8.2; kF8_32: 7.2) to f32.
 #pragma once
 #include <cstdint>
 

@@ -16,6 +16,12 @@ inline void put(const int8_t* n, int count, float d, float m, float* out) {
   for (int i = 0; i < count; ++i) out[i] = d * float(n[i]) + m;
 }
 
+// Sign, 4 bits of exponent (bias 7) and 3 of mantissa, moved up, are the f16 of 2^-8 times the value.
+inline void put_f8(const uint8_t* codes, int count, float d, float* out) {
+  for (int i = 0; i < count; ++i)
+    out[i] = d * (256 * f16_to_f32(uint16_t((codes[i] & 0x80) << 8 | (codes[i] & 0x7f) << 7)));
+}
+
 #include "kernels/quant/dequantize.inl"
 
 void from_f32(const void* data, int64_t n, float* out) {

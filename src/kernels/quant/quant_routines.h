@@ -12,6 +12,7 @@ struct Routines {
   DequantizeFn f32 = nullptr, f16 = nullptr, bf16 = nullptr;
   DequantizeFn q4_0 = nullptr, q4_1 = nullptr, q5_0 = nullptr, q5_1 = nullptr, q8_0 = nullptr;
   DequantizeFn q2_k = nullptr, q3_k = nullptr, q4_k = nullptr, q5_k = nullptr, q6_k = nullptr;
+  DequantizeFn f8_32 = nullptr;
 };
 Routines ref_routines();
 Routines avx2_routines();

@@ -24,8 +24,8 @@ DType kv_dtype(const ModelWeights& weights, Compute compute) {
 
 }  // namespace
 
-Llama::Llama(Gguf file, ModelShape shape, ModelWeights weights)
-    : file_(std::move(file)), shape_(std::move(shape)), weights_(std::move(weights)) {}
+Llama::Llama(ModelShape shape, ModelWeights weights, bool interleaved)
+    : shape_(std::move(shape)), weights_(std::move(weights)), interleaved_(interleaved) {}
 
 ModelKv Llama::kv(Compute compute) const {
   LayerKv layer;
@@ -35,7 +35,7 @@ ModelKv Llama::kv(Compute compute) const {
   // Read-only in effect: the port rotates by these, it does not write them.
   layer.qk.rope =
       TensorView::of(const_cast<float*>(weights_.rope.data()), DType::kF32, {int64_t(weights_.rope.size())});
-  layer.qk.interleaved = true;
+  layer.qk.interleaved = interleaved_;
   ModelKv kv;
   kv.layers.assign(size_t(shape_.layers), layer);
   kv.dtype = kv_dtype(weights_, compute);

@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "model/family.h"
-#include "model/gguf.h"
 #include "model/model.h"
 
 namespace se::llama {
 
 // Shapes row-major; q = q_heads * head_dim, kv = kv_heads * head_dim. Rows of wq and wk are permuted in GGUF
-// so that rotary pairs are neighbours. Biases are empty in all but a few checkpoints.
+// so that rotary pairs are neighbours, in safetensors they are half a head apart: RopeConfig::interleaved.
+// Biases are empty in all but a few checkpoints.
 struct LayerWeights {
   TensorView attn_norm, ffn_norm;  // f32 [hidden]
   TensorView wq, bq;               // [q, hidden], f32 [q]
@@ -33,7 +33,7 @@ struct ModelWeights {
 // Immutable; any thread may call, each with its own stream and arena.
 class Llama final : public Model {
  public:
-  Llama(Gguf file, ModelShape shape, ModelWeights weights);
+  Llama(ModelShape shape, ModelWeights weights, bool interleaved);
   const ModelShape& shape() const override { return shape_; }
   ModelKv kv(Compute compute) const override;
   void embed(std::span<const int32_t> ids, const TensorView& x, Stream& stream) const override;
@@ -50,12 +50,12 @@ class Llama final : public Model {
             Stream& stream) const override;
 
  private:
-  Gguf file_;  // the weights are views into it
   ModelShape shape_;
-  ModelWeights weights_;
+  ModelWeights weights_;  // views into the file
+  bool interleaved_;
 };
 
 // Reads the keys and checks every tensor; errors are one line (see load_checkpoint).
-Result<std::unique_ptr<Model>> load(Gguf file);
+Result<std::unique_ptr<Model>> load(ModelFile& file);
 
 }  // namespace se::llama

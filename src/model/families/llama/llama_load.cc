@@ -7,82 +7,39 @@
 namespace se::llama {
 namespace {
 
-constexpr int64_t kMaxLayers = 4096, kMaxWidth = int64_t(1) << 24, kMaxHeads = 1 << 16;
-constexpr int64_t kMaxContext = int64_t(1) << 40;
-
-Status read_shape(const Gguf& f, ModelShape& s) {
-  SE_ASSIGN(const int64_t layers, f.integer("llama.block_count", 1, kMaxLayers));
-  SE_ASSIGN(const int64_t hidden, f.integer("llama.embedding_length", 1, kMaxWidth));
-  SE_ASSIGN(const int64_t ffn, f.uniform_integer("llama.feed_forward_length", 1, kMaxWidth));
-  SE_ASSIGN(const int64_t q_heads, f.uniform_integer("llama.attention.head_count", 1, kMaxHeads));
-  SE_ASSIGN(const int64_t kv_heads,
-            f.uniform_integer("llama.attention.head_count_kv", 1, kMaxHeads, q_heads));
-  SE_ASSIGN(const int64_t head_dim, f.integer("llama.attention.key_length", 1, kMaxWidth, hidden / q_heads));
-  SE_ASSIGN(const double eps, f.number("llama.attention.layer_norm_rms_epsilon", 0, 1));
-  SE_ASSIGN(s.rope_theta, f.number("llama.rope.freq_base", 1, 1e12, 10000.0));
-  SE_ASSIGN(s.context, f.integer("llama.context_length", 1, kMaxContext));
-  if (q_heads % kv_heads != 0) {
-    return f.bad_value("llama.attention.head_count_kv",
-                       format("is {}, expected a divisor of the {} query heads", kv_heads, q_heads));
-  }
-  if (head_dim < 1 || (!f.has("llama.attention.key_length") && hidden % q_heads != 0)) {
-    return f.bad_value("llama.attention.head_count",
-                       format("is {}, expected a divisor of the embedding length {}", q_heads, hidden));
-  }
-  s.layers = int(layers), s.hidden = int(hidden), s.ffn = int(ffn);
-  s.q_heads = int(q_heads), s.kv_heads = int(kv_heads), s.head_dim = int(head_dim);
-  s.norm_eps = float(eps);
-  return ok();
-}
-
 // Variants that share the architecture's name and would run, but wrongly.
-Status refuse_variants(const Gguf& f, const ModelShape& s) {
-  SE_ASSIGN(const int64_t experts, f.integer("llama.expert_count", 0, INT32_MAX, 0));
-  if (experts > 0) {
-    return unsupported(format("{}: llama.expert_count is {}, expected a dense model", f.path(), experts));
-  }
-  SE_ASSIGN(const int64_t v_dim, f.integer("llama.attention.value_length", 1, kMaxWidth, s.head_dim));
-  if (v_dim != s.head_dim) {
-    return unsupported(format(
-        "{}: llama.attention.value_length is {}, expected the key length {}", f.path(), v_dim, s.head_dim));
-  }
-  SE_ASSIGN(const int64_t window, f.integer("llama.attention.sliding_window", 0, INT64_MAX, 0));
-  if (window > 0 && window < s.context) {
-    return unsupported(format("{}: llama.attention.sliding_window is {}, expected none", f.path(), window));
-  }
+Status refuse_variants(const ModelFile& f) {
+  const HyperParameters& h = f.config();
+  if (h.moe.experts > 0) return f.refuse(format("expert_count is {}, expected a dense model", h.moe.experts));
+  if (h.v_head_dim != h.head_dim)
+    return f.refuse(format("value_length is {}, expected the key length {}", h.v_head_dim, h.head_dim));
+  if (h.window > 0) return f.refuse(format("sliding_window is {}, expected none", h.window));
+  if (!h.activation.empty() && h.activation != "silu")
+    return f.refuse(format("the activation is {}, expected silu", h.activation));
   return ok();
 }
 
 // Inverse frequencies. llama3 scaling arrives as divisors in rope_freqs; of the scalings in keys only
 // `linear` is taken.
-Status read_rope(const Gguf& f, const ModelShape& s, Weights& tensors, std::vector<float>& rope) {
-  SE_ASSIGN(const int64_t dim, f.integer("llama.rope.dimension_count", 2, s.head_dim, s.head_dim));
-  if (dim % 2 != 0)
-    return f.bad_value("llama.rope.dimension_count", format("is {}, expected an even number", dim));
-  SE_ASSIGN(const std::string type, f.string("llama.rope.scaling.type", "linear"));
-  SE_ASSIGN(double factor, f.number("llama.rope.scale_linear", 0, 1e9, 1.0));  // the old name of the factor
-  SE_ASSIGN(factor, f.number("llama.rope.scaling.factor", 0, 1e9, factor));
-  SE_ASSIGN(const double attention_factor, f.number("llama.rope.scaling.attn_factor", 0, 1e9, 1.0));
-  if (type != "linear" && type != "none") {
-    return unsupported(
-        format("{}: RoPE scaling {} is not in this build, expected none, linear or the tensor "
+Status read_rope(const ModelFile& f, Weights& tensors, std::vector<float>& rope) {
+  const RopeConfig& r = f.config().rope;
+  if (r.scaling != RopeScaling::kNone && r.scaling != RopeScaling::kLinear) {
+    return f.refuse(
+        format("RoPE scaling '{}' is not in this build, expected none, linear or the tensor "
                "'rope_freqs.weight'",
-               f.path(),
-               quoted(type)));
+               r.scaling == RopeScaling::kYarn ? "yarn" : "llama3"));
   }
-  if (attention_factor != 1.0) {
-    return unsupported(
-        format("{}: llama.rope.scaling.attn_factor is {}, expected 1", f.path(), attention_factor));
-  }
-  if (type == "none" || factor == 0) factor = 1;  // 0: some converters' "unscaled"
-  SE_ASSIGN(const TensorView divisors, tensors.vector_if_any("rope_freqs.weight", dim / 2));
+  if (r.attention_factor && *r.attention_factor != 1)
+    return f.refuse(format("rope.scaling.attn_factor is {}, expected 1", *r.attention_factor));
+  SE_ASSIGN(const TensorView divisors, tensors.vector_if_any("rope_freqs.weight", r.dim / 2));
   for (int64_t i = 0; i < divisors.numel(); ++i) {
     if (const float d = divisors.ptr<float>()[i]; !(d > 0)) {
-      return f.bad(f.find_tensor("rope_freqs.weight")->offset,
-                   format("a frequency divisor is {}, expected > 0", d));
+      return f.find("rope_freqs.weight")
+          ->parts.front()
+          .bad(format("has a frequency divisor {}, expected > 0", d));
     }
   }
-  rope = rope_frequencies(int(dim), s.rope_theta, factor, divisors.ptr<float>());
+  rope = rope_frequencies(r.dim, r.theta.value_or(10000), r.factor, divisors.ptr<float>());
   return ok();
 }
 
@@ -105,33 +62,27 @@ Status read_layer(const ModelShape& s, int layer, Weights& tensors, LayerWeights
   return ok();
 }
 
-// Rows of the embedding: what the file says, else what the tensor has.
-Result<int64_t> vocab_rows(const Gguf& f) {
-  const GgufTensor* embedding = f.find_tensor("token_embd.weight");
-  return f.integer("llama.vocab_size", 1, INT32_MAX, embedding != nullptr ? embedding->dims[1] : 1);
-}
-
 }  // namespace
 
-Result<std::unique_ptr<Model>> load(Gguf file) {
+Result<std::unique_ptr<Model>> load(ModelFile& file) {
+  const HyperParameters& h = file.config();
+  SE_TRY(refuse_variants(file));
   ModelShape shape = describe_file(file);
-  SE_TRY(read_shape(file, shape));
-  SE_TRY(refuse_variants(file, shape));
-  SE_ASSIGN(shape.vocab, vocab_rows(file));
+  shape.norm_eps = float(h.norm_eps), shape.rope_theta = h.rope.theta.value_or(10000);
   Weights tensors(file);
+  shape.tied = h.tied.value_or(!tensors.has("output.weight"));
   ModelWeights weights;
   SE_ASSIGN(weights.embedding, tensors.table("token_embd.weight", shape.vocab, shape.hidden));
-  shape.tied = file.find_tensor("output.weight") == nullptr;
   SE_ASSIGN(
       weights.head,
       tensors.projection(shape.tied ? "token_embd.weight" : "output.weight", shape.vocab, shape.hidden));
   SE_ASSIGN(weights.norm, tensors.vector("output_norm.weight", shape.hidden));
-  SE_TRY(read_rope(file, shape, tensors, weights.rope));
+  SE_TRY(read_rope(file, tensors, weights.rope));
   weights.layers.resize(size_t(shape.layers));
   for (int i = 0; i < shape.layers; ++i) SE_TRY(read_layer(shape, i, tensors, weights.layers[size_t(i)]));
   SE_TRY(tensors.all_used());
   return std::unique_ptr<Model>(
-      std::make_unique<Llama>(std::move(file), std::move(shape), std::move(weights)));
+      std::make_unique<Llama>(std::move(shape), std::move(weights), h.rope.interleaved));
 }
 
 }  // namespace se::llama

@@ -50,9 +50,10 @@ class LlamaGraph : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
     const TempFile file(tiny_llama(GetParam().options).bytes());
-    auto loaded = load_checkpoint(file.path());
+    auto loaded = load_model(file.path());
     ASSERT_TRUE(loaded.ok()) << loaded.status().message();
-    model_ = std::move(loaded->model);
+    loaded_ = loaded.take();
+    model_ = loaded_.model.get();
     Rng rng(11);
     for (int i = 0; i < 40; ++i) ids_.push_back(int32_t(rng.below(kTinyVocab)));
   }
@@ -70,7 +71,8 @@ class LlamaGraph : public ::testing::TestWithParam<Case> {
 
   ThreadPool pool_{2};
   Stream stream_{pool_};
-  std::unique_ptr<Model> model_;
+  LoadedModel loaded_;
+  const Model* model_ = nullptr;
   std::vector<int32_t> ids_;
 };
 

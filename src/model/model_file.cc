@@ -1,0 +1,126 @@
+#include "model/model_file.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/fmt.h"
+#include "model/gguf_config.h"
+#include "model/hf/hf_folder.h"
+
+namespace se {
+namespace {
+
+constexpr std::string_view kExperts = "_exps.weight", kGateUp = "ffn_gate_up_exps.weight";
+
+StoredTensor stored(const Gguf& file, const GgufTensor& t) {
+  return {t.name, &file.file(), t.offset, t.bytes, file.view(t), {}};
+}
+
+// Part of `whole` that begins at `view`.
+StoredTensor part_of(const StoredTensor& whole, const TensorView& view) {
+  StoredTensor part = whole;
+  part.offset += view.ptr<char>() - whole.view.ptr<char>();
+  part.view = view;
+  part.bytes = bytes_of(view.dtype, view.numel());
+  return part;
+}
+
+}  // namespace
+
+Status StoredTensor::bad(const std::string& text) const {
+  return invalid(format("{}: byte {}: tensor {} {}", file->path(), offset, quoted(name), text));
+}
+
+ModelTensor split_experts(std::string name, const StoredTensor& whole, int64_t begin, int64_t end) {
+  ModelTensor out{std::move(name), {}, true, false};
+  for (int64_t e = 0; e < whole.view.shape[0]; ++e)
+    out.parts.push_back(part_of(whole, whole.view.index(e).slice(begin, end)));
+  return out;
+}
+
+ModelFile::ModelFile() = default;
+ModelFile::ModelFile(ModelFile&&) noexcept = default;
+ModelFile& ModelFile::operator=(ModelFile&&) noexcept = default;
+ModelFile::~ModelFile() = default;
+
+void ModelFile::Free::operator()(std::byte* p) const { std::free(p); }
+
+Result<std::byte*> ModelFile::own(int64_t bytes) {
+  constexpr size_t kAlign = 64;
+  const size_t padded = (size_t(std::max<int64_t>(bytes, 1)) + kAlign - 1) / kAlign * kAlign;
+  void* p = std::aligned_alloc(kAlign, padded);
+  if (p == nullptr) return exhausted(format("{}: no memory for {} bytes of weights", path_, bytes));
+  owned_.emplace_back(static_cast<std::byte*>(p));
+  owned_bytes_ += bytes;
+  return owned_.back().get();
+}
+
+const ModelTensor* ModelFile::find(std::string_view name) const {
+  const auto it = index_.find(name);
+  return it == index_.end() ? nullptr : &tensors_[it->second];
+}
+
+Status ModelFile::add(ModelTensor tensor) {
+  const auto [it, is_new] = index_.emplace(tensor.name, tensors_.size());
+  if (!is_new) {
+    const StoredTensor& here = tensor.parts.front();
+    return here.bad(format("is {}, and so is {}: expected one of them",
+                           quoted(tensor.name),
+                           quoted(tensors_[it->second].parts.front().name)));
+  }
+  tensors_.push_back(std::move(tensor));
+  return ok();
+}
+
+Result<ModelFile> ModelFile::open(const std::string& path, const ArchitectureCheck& check) {
+  struct stat info {};
+  const bool folder = ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+  return folder ? open_folder(path, check) : open_gguf(path, check);
+}
+
+Result<ModelFile> ModelFile::open_folder(const std::string& path, const ArchitectureCheck& check) {
+  SE_ASSIGN(HfFolder folder, read_hf_folder(path, check));
+  ModelFile out;
+  out.path_ = path;
+  out.config_ = std::move(folder.config);
+  out.end_ids_ = std::move(folder.end_ids);
+  out.defaults_ = folder.defaults;
+  for (auto& shard : folder.shards) {
+    out.files_.push_back(&shard->file());
+    out.shards_.push_back(std::move(shard));
+  }
+  for (ModelTensor& tensor : folder.tensors) SE_TRY(out.add(std::move(tensor)));
+  return out;
+}
+
+Result<ModelFile> ModelFile::open_gguf(const std::string& path, const ArchitectureCheck& check) {
+  ModelFile out;
+  out.path_ = path;
+  SE_ASSIGN(Gguf file, Gguf::open(path));
+  out.gguf_ = std::make_unique<Gguf>(std::move(file));
+  const Gguf& gguf = *out.gguf_;
+  out.files_.push_back(&gguf.file());
+  SE_ASSIGN(const std::string architecture, gguf.string("general.architecture"));
+  SE_TRY(check(path, architecture));
+  SE_ASSIGN(out.config_, read_gguf_config(gguf));
+  for (const GgufTensor& t : gguf.tensors()) {
+    const StoredTensor whole = stored(gguf, t);
+    const int64_t rows = whole.view.rank == 3 ? whole.view.shape[1] : 0;
+    if (rows == 0 || !t.name.ends_with(kExperts)) {
+      SE_TRY(out.add({t.name, {whole}, false, false}));
+    } else if (!t.name.ends_with(kGateUp)) {
+      SE_TRY(out.add(split_experts(t.name, whole, 0, rows)));
+    } else {  // rows of gate, then rows of up
+      if (rows % 2 != 0)
+        return whole.bad(format("is {}, expected an even number of rows", to_string(whole.view)));
+      const std::string block = t.name.substr(0, t.name.size() - kGateUp.size());
+      SE_TRY(out.add(split_experts(block + "ffn_gate_exps.weight", whole, 0, rows / 2)));
+      SE_TRY(out.add(split_experts(block + "ffn_up_exps.weight", whole, rows / 2, rows)));
+    }
+  }
+  return out;
+}
+
+}  // namespace se
