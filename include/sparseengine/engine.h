@@ -122,7 +122,7 @@ struct ModelInfo {
   std::string name, architecture, path, weight_types, isa;
   int64_t context = 0, trained_context = 0, vocab = 0, parameters = 0, weight_bytes = 0, kv_limit_bytes = 0;
   int layers = 0, threads = 0;
-  bool has_chat_template = false;
+  bool has_chat_template = false, exact = false;
 };
 
 struct ChatMessage {
@@ -164,6 +164,7 @@ class Engine {
   // A conversation under one plan: KV stays between turns. One turn at a time.
   Result<uint64_t> open_session(const std::string& plan);
   uint64_t submit_turn(uint64_t session, Request request, Callbacks callbacks);
+  Answer run_turn(uint64_t session, Request request, Callbacks callbacks = {});  // submit_turn and wait
   std::vector<int32_t> session_ids(uint64_t session) const;  // forwarded so far: prompts and answers
   void close_session(uint64_t session);
 

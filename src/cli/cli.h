@@ -65,5 +65,6 @@ void add_chat(CLI::App& app, Status& status);
 void add_tokenize(CLI::App& app, Status& status);
 void add_methods(CLI::App& app, Status& status);
 void add_bench(CLI::App& app, Status& status);
+void add_eval(CLI::App& app, Status& status);
 
 }  // namespace se::cli

@@ -102,6 +102,7 @@ Result<std::unique_ptr<Engine>> Engine::open(EngineOptions options) {
   i.isa = cpu::to_string(isa), i.context = context, i.trained_context = shape.context, i.vocab = shape.vocab;
   i.parameters = shape.parameters, i.weight_bytes = shape.weight_bytes, i.kv_limit_bytes = kv_bytes;
   i.layers = shape.layers, i.threads = threads, i.has_chat_template = e.chat_template.has_value();
+  i.exact = options.exact;
   e.thread = std::thread([&e] { e.loop(); });
   return engine;
 }
@@ -176,6 +177,17 @@ void Engine::cancel(uint64_t id) {
 }
 
 std::vector<Answer> Engine::run_all(Request request, Callbacks callbacks) {
+  return impl_->wait(*this, 0, std::move(request), std::move(callbacks));
+}
+
+Answer Engine::run_turn(uint64_t session, Request request, Callbacks callbacks) {
+  return std::move(impl_->wait(*this, session, std::move(request), std::move(callbacks)).front());
+}
+
+std::vector<Answer> Engine::Impl::wait(Engine& engine,
+                                       uint64_t session,
+                                       Request request,
+                                       Callbacks callbacks) {
   std::vector<Answer> out;
   std::mutex m;
   std::condition_variable done;
@@ -187,7 +199,7 @@ std::vector<Answer> Engine::run_all(Request request, Callbacks callbacks) {
     out.push_back(std::move(a));
     done.notify_one();
   };
-  submit(std::move(request), std::move(callbacks));
+  engine.submit_turn(session, std::move(request), std::move(callbacks));
   std::unique_lock lock(m);
   done.wait(lock, [&] { return out.size() == n; });
   std::sort(out.begin(), out.end(), [](const Answer& a, const Answer& b) { return a.choice < b.choice; });

@@ -50,6 +50,7 @@ struct Engine::Impl {
   void post(std::function<void()> f);
   template <typename T>
   T ask(std::function<T()> f);  // runs f on the engine's thread and waits
+  static std::vector<Answer> wait(Engine& engine, uint64_t session, Request request, Callbacks callbacks);
   void loop();
   bool step();  // false: nothing to do
 

@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#include <condition_variable>
 #include <map>
 #include <mutex>
 
@@ -147,22 +146,7 @@ TEST(Engine, SessionsGoOnFromTheirForwardedIds) {
     auto engine = tiny_engine();
     const auto session = engine->open_session(plan);
     ASSERT_TRUE(session.ok());
-    const auto turn = [&](Request r) {
-      std::mutex m;
-      std::condition_variable cv;
-      bool over = false;
-      Answer answer;
-      Callbacks c;
-      c.on_done = [&](Answer a) {
-        std::lock_guard lock(m);
-        answer = std::move(a), over = true;
-        cv.notify_one();
-      };
-      engine->submit_turn(*session, std::move(r), std::move(c));
-      std::unique_lock lock(m);
-      cv.wait(lock, [&] { return over; });
-      return answer;
-    };
+    const auto turn = [&](Request r) { return engine->run_turn(*session, std::move(r)); };
     std::vector<int32_t> want;
     for (uint64_t t = 0; t < 3; ++t) {
       Request r = prompt(40 + 13 * int64_t(t), plan, 12, t);
@@ -209,19 +193,7 @@ TEST(Engine, RefusesWithOneClearLine) {
   bad.ids[1] = 100000;
   EXPECT_NE(error(std::move(bad)).find("vocabulary"), std::string::npos);
   Request turn = prompt(3, "dense", 5);
-  Answer answer;
-  std::mutex m;
-  std::condition_variable cv;
-  bool over = false;
-  Callbacks c;
-  c.on_done = [&](Answer a) {
-    std::lock_guard lock(m);
-    answer = std::move(a), over = true;
-    cv.notify_one();
-  };
-  engine->submit_turn(999, std::move(turn), std::move(c));
-  std::unique_lock lock(m);
-  cv.wait(lock, [&] { return over; });
+  const Answer answer = engine->run_turn(999, std::move(turn));
   EXPECT_EQ(answer.error.code(), Code::kNotFound);
   EXPECT_EQ(engine->stats().live_pages, 0);
 }

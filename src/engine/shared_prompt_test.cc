@@ -1,7 +1,6 @@
 // Requests that go on from a session's prompt: the answer is that to the whole text, whatever is taken over.
 #include <gtest/gtest.h>
 
-#include <condition_variable>
 #include <map>
 #include <mutex>
 
@@ -9,23 +8,6 @@
 
 namespace se::testing {
 namespace {
-
-Answer turn(Engine& engine, uint64_t session, Request r) {
-  std::mutex m;
-  std::condition_variable cv;
-  bool over = false;
-  Answer answer;
-  Callbacks c;
-  c.on_done = [&](Answer a) {
-    std::lock_guard lock(m);
-    answer = std::move(a), over = true;
-    cv.notify_one();
-  };
-  engine.submit_turn(session, std::move(r), std::move(c));
-  std::unique_lock lock(m);
-  cv.wait(lock, [&] { return over; });
-  return answer;
-}
 
 Request request(int64_t n, uint64_t seed) {
   Rng rng(seed);
@@ -42,7 +24,7 @@ TEST(SharedPrompt, AnswersAreThoseOfTheWholePrompt) {
     ASSERT_TRUE(session.ok());
     Request first = request(prefix, 9);
     first.max_tokens = 0, first.logprobs = -1;
-    ASSERT_EQ(turn(*engine, *session, first).finish, Finish::kLength);
+    ASSERT_EQ(engine->run_turn(*session, first).finish, Finish::kLength);
     const Engine::Stats before = engine->stats();
     int taken = 0;
     for (const std::string& plan : test_plans()) {
@@ -82,7 +64,7 @@ TEST(SharedPrompt, SharesThePromptAmongManyPlansAtOnceAndIsRefusedWhereItCannot)
   ASSERT_TRUE(session.ok());
   Request first = request(200, 9);
   first.max_tokens = 0;
-  turn(*engine, *session, first);
+  engine->run_turn(*session, first);
   std::mutex m;
   std::map<size_t, Answer> got;
   for (size_t i = 0; i < test_plans().size(); ++i) {
@@ -96,7 +78,7 @@ TEST(SharedPrompt, SharesThePromptAmongManyPlansAtOnceAndIsRefusedWhereItCannot)
     engine->submit(r, c);
   }
   Request busy = request(3, 1);
-  const Answer refused = turn(*engine, *session, busy);
+  const Answer refused = engine->run_turn(*session, busy);
   EXPECT_NE(refused.error.message().find("takes no turn"), std::string::npos) << refused.error.message();
   engine->drain();
   auto quiet = tiny_engine();
@@ -112,7 +94,7 @@ TEST(SharedPrompt, SharesThePromptAmongManyPlansAtOnceAndIsRefusedWhereItCannot)
   EXPECT_EQ(engine->run(r).error.code(), Code::kNotFound);
   r.base = *session, r.prompt_logprobs = 0;
   EXPECT_NE(engine->run(r).error.message().find("prompt_logprobs"), std::string::npos);
-  EXPECT_EQ(turn(*engine, *session, busy).finish, Finish::kLength);  // free again
+  EXPECT_EQ(engine->run_turn(*session, busy).finish, Finish::kLength);  // free again
   engine->close_session(*session);
   engine->drain();
 }
