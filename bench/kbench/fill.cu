@@ -1,6 +1,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "device/cuda/launch.h"
 #include "kbench/kbench.h"
 
 namespace se::kbench {
@@ -20,6 +21,43 @@ __global__ void fill(uint16_t* to, int64_t n, bool bf16, float scale, uint64_t s
     const float x = uniform(seed, uint64_t(i)) * scale;
     to[i] = bf16 ? __bfloat16_as_ushort(__float2bfloat16(x)) : __half_as_ushort(__float2half(x));
   }
+}
+
+__global__ void fill_codes(uint8_t* to, int64_t n, bool any, uint64_t seed) {
+  for (int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x; i < n / 8;
+       i += int64_t(gridDim.x) * blockDim.x) {
+    uint64_t z = (seed + uint64_t(i)) * 0x9e3779b97f4a7c15ull + 0x632be59bd9b4e019ull;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    z ^= z >> 31;
+    // FP8: exponents that vary, no NaN; all of them below 8 in E4M3, whose random codes would reach 448.
+    reinterpret_cast<uint64_t*>(to)[i] = any ? z : z & 0xcfcfcfcfcfcfcfcfull;
+  }
+}
+
+__global__ void fill_f32(float* to, int64_t n, float least, float most, uint64_t seed) {
+  for (int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x; i < n;
+       i += int64_t(gridDim.x) * blockDim.x)
+    to[i] = least + (most - least) * (uniform(seed, uint64_t(i)) * 0.5f + 0.5f);
+}
+
+// Pieces of 4 KiB at offsets from a table, a warp each, all loads of a piece under way at once.
+__global__ void gather(const char* from, const int64_t* offsets, int64_t pieces, uint32_t* sink) {
+  uint32_t all = 0;
+  const int lane = threadIdx.x % 32;
+  const int64_t warps = int64_t(gridDim.x) * blockDim.x / 32;
+  int64_t i = (blockIdx.x * int64_t(blockDim.x) + threadIdx.x) / 32;
+  int64_t next = i < pieces ? offsets[i] : 0;
+  for (; i < pieces; i += warps) {
+    const uint4* at = reinterpret_cast<const uint4*>(from + next) + lane;
+    if (i + warps < pieces) next = offsets[i + warps];
+    uint4 v[8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) v[j] = at[j * 32];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) all ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
+  }
+  if (all == 0x12345678u) *sink = all;
 }
 
 __global__ void read(const uint4* from, int64_t n, uint32_t* sink) {
@@ -42,8 +80,26 @@ void fill_random(void* to, int64_t elements, bool bf16, float scale, uint64_t se
 }
 
 void read_all(const void* from, int64_t bytes, void* sink, cuda::Stream& stream) {
+  cuda::prefer_shared(reinterpret_cast<const void*>(&read));  // as the kernels under test: see launch.h
   read<<<1056, 256, 0, stream.get()>>>(
       static_cast<const uint4*>(from), bytes / 16, static_cast<uint32_t*>(sink));
+  SE_CUDA(cudaGetLastError());
+}
+
+void fill_bytes(void* to, int64_t bytes, bool any, uint64_t seed, cuda::Stream& stream) {
+  fill_codes<<<2048, 256, 0, stream.get()>>>(static_cast<uint8_t*>(to), bytes, any, seed);
+  SE_CUDA(cudaGetLastError());
+}
+
+void fill_floats(void* to, int64_t n, float least, float most, uint64_t seed, cuda::Stream& stream) {
+  fill_f32<<<1024, 256, 0, stream.get()>>>(static_cast<float*>(to), n, least, most, seed);
+  SE_CUDA(cudaGetLastError());
+}
+
+void gather_all(
+    const void* from, const int64_t* offsets, int64_t pieces, int blocks, void* sink, cuda::Stream& stream) {
+  gather<<<unsigned(blocks), 256, 0, stream.get()>>>(
+      static_cast<const char*>(from), offsets, pieces, static_cast<uint32_t*>(sink));
   SE_CUDA(cudaGetLastError());
 }
 

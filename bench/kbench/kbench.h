@@ -43,6 +43,12 @@ cuda::Buffer device_memory(int64_t bytes);
 // Random 16-bit floats, uniform in [-scale, scale), bf16 or f16.
 void fill_random(void* to, int64_t elements, bool bf16, float scale, uint64_t seed, cuda::Stream& stream);
 void read_all(const void* from, int64_t bytes, void* sink, cuda::Stream& stream);
+// Random bytes (a multiple of 8); unless `any`, E4M3 codes below 8 in size.
+void fill_bytes(void* to, int64_t bytes, bool any, uint64_t seed, cuda::Stream& stream);
+void fill_floats(void* to, int64_t n, float least, float most, uint64_t seed, cuda::Stream& stream);
+// Reads pieces of 4 KiB at `offsets` (device).
+void gather_all(
+    const void* from, const int64_t* offsets, int64_t pieces, int blocks, void* sink, cuda::Stream& stream);
 float random_float(uint64_t seed, uint64_t i);  // host: uniform in [-1, 1)
 
 template <typename T>
@@ -64,5 +70,12 @@ void quest_checks(Bench& bench);
 void quest_cases(Bench& bench);
 void topk_checks(Bench& bench);
 void topk_cases(Bench& bench);
+void linear_checks(Bench& bench);
+void linear_cases(Bench& bench);
+void moe_checks(Bench& bench);
+void moe_cases(Bench& bench);
+void small_checks(Bench& bench);  // norms, RoPE and KV write, argmax
+void small_cases(Bench& bench);
+void layer_cases(Bench& bench);  // the chained decode layers
 
 }  // namespace se::kbench

@@ -1,6 +1,7 @@
 // sparse-engine-kbench: checks and times the CUDA kernels.
 //   --check      checks only: small shapes, fit for compute-sanitizer
-//   --repeats N  (default 50)       --op attention|quest|topk|read   one of them      --device cuda:N
+//   --repeats N  (default 50)       --op NAME: read attention quest topk linear moe small layer      --device
+//   cuda:N
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -113,16 +114,25 @@ int run(int argc, char** argv) {
   std::printf("# %s\n", cuda::to_string(*facts).c_str());
   Bench b(*facts, repeats);
   const auto wanted = [&](const char* name) { return !*op || !std::strcmp(op, name); };
-  if (wanted("attention")) attention_checks(b);
-  if (wanted("quest")) quest_checks(b);
-  if (wanted("topk")) topk_checks(b);
+  struct Op {
+    const char* name;
+    void (*checks)(Bench&);
+    void (*cases)(Bench&);
+  };
+  constexpr Op kOps[] = {{"read", nullptr, read_cases},
+                         {"attention", attention_checks, attention_cases},
+                         {"quest", quest_checks, quest_cases},
+                         {"topk", topk_checks, topk_cases},
+                         {"linear", linear_checks, linear_cases},
+                         {"moe", moe_checks, moe_cases},
+                         {"small", small_checks, small_cases},
+                         {"layer", nullptr, layer_cases}};
+  for (const Op& o : kOps)
+    if (wanted(o.name) && o.checks) o.checks(b);
   std::printf("# %d checks, %d failed\n", b.checks(), b.failures());
-  if (!only_check) {
-    if (wanted("read")) read_cases(b);
-    if (wanted("attention")) attention_cases(b);
-    if (wanted("quest")) quest_cases(b);
-    if (wanted("topk")) topk_cases(b);
-  }
+  for (const Op& o : kOps)
+    if (wanted(o.name) && !only_check) o.cases(b);
+  std::printf("# %d checks, %d failed\n", b.checks(), b.failures());
   return b.failures() == 0 ? 0 : 1;
 }
 

@@ -43,6 +43,7 @@ class Scores {
     p_.lo = arena_.data(), p_.hi = arena_.data() + plane;
     p_.item_stride = 256, p_.head_stride = per_page * 256;
     p_.unit_shift = 4, p_.page_shift = 4 + int(std::log2(per_page));
+    p_.pool = int64_t(runs.size()), p_.rows = int(rows);
     p_.runs = reinterpret_cast<int64_t*>(put(runs)), p_.start = reinterpret_cast<int64_t*>(put(start));
     p_.units = reinterpret_cast<int32_t*>(put(units_)), p_.ids = reinterpret_cast<int32_t*>(put(ids));
     p_.n = reinterpret_cast<int32_t*>(put(n)), p_.cap = int(rows);

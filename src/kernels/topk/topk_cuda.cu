@@ -1,5 +1,7 @@
-// One block a row. Radix select over order-preserving keys, 11 + 11 + 10 bits from the top, then one stable
-// compaction: each thread owns 8 neighbours of a chunk, so block prefix sums keep the index order.
+// One block a row. Order-preserving keys are counted in up to 2,048 equal bins between the least and the
+// greatest, then within the bin that holds the k-th best, until that bin is taken whole or holds one key
+// only; bins over the range in use keep the counters from being fought for. Then one stable compaction: each
+// thread owns 8 neighbours of a chunk, so block prefix sums keep the index order.
 #include <cstdio>
 #include <cstdlib>
 
@@ -33,7 +35,8 @@ __device__ __forceinline__ int load_keys(const float* score, int first, int n, u
   return there;
 }
 
-// Exclusive prefix sum over the block's threads; `all` gets the total. `carry` int [33].
+// Inclusive prefix sum over the block's threads; `all` gets the total. `carry` int [32], another one each
+// time.
 __device__ __forceinline__ int scan(int mine, int* carry, int& all) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int sum = mine;
@@ -43,83 +46,96 @@ __device__ __forceinline__ int scan(int mine, int* carry, int& all) {
   }
   if (lane == 31) carry[warp] = sum;
   __syncthreads();
-  if (warp == 0) {
-    int w = carry[lane];
-    for (int d = 1; d < 32; d *= 2) {
-      const int other = __shfl_up_sync(~0u, w, d);
-      if (lane >= d) w += other;
-    }
-    carry[lane] = w;
+  int w = carry[lane];
+  for (int d = 1; d < 32; d *= 2) {
+    const int other = __shfl_up_sync(~0u, w, d);
+    if (lane >= d) w += other;
   }
-  __syncthreads();
-  all = carry[31];
-  const int before = warp == 0 ? 0 : carry[warp - 1];
-  __syncthreads();
-  return before + sum - mine;
+  all = __shfl_sync(~0u, w, 31);
+  const int before = __shfl_sync(~0u, w, warp == 0 ? 0 : warp - 1);
+  return sum + (warp == 0 ? 0 : before);
 }
 
 __global__ __launch_bounds__(kThreads) void top_k_kernel(const __grid_constant__ TopKParams p) {
-  __shared__ int bins[kBins];
-  __shared__ int carry[33], chosen_bin, chosen_before;
+  __shared__ int bins[kBins], carry[2][32], bin_is, bin_before, bin_holds;
+  __shared__ uint32_t least[32], most[32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  bins[threadIdx.x] = bins[threadIdx.x + kThreads] = 0;
   pdl_wait();
   pdl_release();
   const int row = blockIdx.x, n = p.n[row], k = min(p.k, n);
   const float* score = p.score + row * p.score_row;
-  int32_t* index = p.index + row * p.index_row;
+  const int64_t* runs = p.runs ? p.runs + p.start[row] : nullptr;
+  const auto put = [&](int place, int i) {
+    p.index[row * p.index_row + place] = i;
+    if (runs) p.out_runs[row * p.index_row + place] = runs[i];
+  };
   if (k <= 0) return;
   if (k == n) {
-    for (int i = threadIdx.x; i < n; i += kThreads) index[i] = i;
+    for (int i = threadIdx.x; i < n; i += kThreads) put(i, i);
     return;
   }
   const int chunks = (n + kChunk - 1) / kChunk;
-  uint32_t key[kOwn], prefix = 0, known = 0;  // bits of the k-th best key found so far, and which
-  int there = load_keys(score, threadIdx.x * kOwn, n, key), want = k;  // want: still to be taken below prefix
-  for (int pass = 0; pass < 3; ++pass) {
-    const int shift = pass == 0 ? 21 : pass == 1 ? 10 : 0, width = pass == 2 ? 10 : 11;
-    const uint32_t low = (1u << width) - 1;
-    for (int b = threadIdx.x; b < kBins; b += kThreads) bins[b] = 0;
-    __syncthreads();
+  uint32_t key[kOwn], low = ~0u, high = 0;  // the k-th best key lies in [low, high]
+  int there = load_keys(score, threadIdx.x * kOwn, n, key), want = k;  // want: still to be taken from there
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    if (chunks > 1) there = load_keys(score, chunk * kChunk + threadIdx.x * kOwn, n, key);
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i)
+      if (i < there) low = min(low, key[i]), high = max(high, key[i]);
+  }
+  low = __reduce_min_sync(~0u, low), high = __reduce_max_sync(~0u, high);
+  if (lane == 0) least[warp] = low, most[warp] = high;
+  __syncthreads();
+  low = __reduce_min_sync(~0u, least[lane]), high = __reduce_max_sync(~0u, most[lane]);
+  for (int pass = 0; low < high; ++pass) {
+    const int shift = max(0, 21 - __clz(high - low)), top = int((high - low) >> shift);
     for (int chunk = 0; chunk < chunks; ++chunk) {
       if (chunks > 1) there = load_keys(score, chunk * kChunk + threadIdx.x * kOwn, n, key);
 #pragma unroll
       for (int i = 0; i < kOwn; ++i)
-        if (i < there && (key[i] & known) == prefix) atomicAdd(&bins[low - (key[i] >> shift & low)], 1);
+        if (i < there && key[i] >= low && key[i] <= high)
+          atomicAdd(&bins[top - int((key[i] - low) >> shift)], 1);  // from the best down
     }
     __syncthreads();
-    const int b0 = bins[2 * threadIdx.x], b1 = bins[2 * threadIdx.x + 1];  // bins from the best down
+    const int b0 = bins[2 * threadIdx.x], b1 = bins[2 * threadIdx.x + 1];
+    bins[2 * threadIdx.x] = bins[2 * threadIdx.x + 1] = 0;  // for the next pass
     int all = 0;
-    const int before = scan(b0 + b1, carry, all);
-    if (before < want && want <= before + b0) chosen_bin = 2 * threadIdx.x, chosen_before = before;
-    if (before + b0 < want && want <= before + b0 + b1)
-      chosen_bin = 2 * threadIdx.x + 1, chosen_before = before + b0;
+    const int after = scan(b0 + b1, carry[pass % 2], all), before = after - b0 - b1;
+    if (before < want && want <= after) {
+      const bool second = want > before + b0;
+      bin_is = 2 * threadIdx.x + second, bin_before = before + (second ? b0 : 0),
+      bin_holds = second ? b1 : b0;
+    }
     __syncthreads();
-    want -= chosen_before;
-    prefix |= (low - uint32_t(chosen_bin)) << shift, known |= low << shift;
-    __syncthreads();
+    want -= bin_before;
+    low += uint32_t(top - bin_is) << shift, high = min(high, low + ((1u << shift) - 1));
+    if (bin_holds == want) break;
   }
-  // prefix is the k-th best key; all above it go, and the first `want` that equal it.
-  int above_before = 0, equal_before = 0;
+  // All above `high` go, and the first `want` of [low, high].
+  int above_before = 0, within_before = 0;
   for (int chunk = 0; chunk < chunks; ++chunk) {
     const int first = chunk * kChunk + threadIdx.x * kOwn;
     if (chunks > 1) there = load_keys(score, first, n, key);
-    int above = 0, equal = 0;
+    int above = 0, within = 0;
 #pragma unroll
     for (int i = 0; i < kOwn; ++i)
-      if (i < there) above += key[i] > prefix, equal += key[i] == prefix;
+      if (i < there) above += key[i] > high, within += key[i] >= low && key[i] <= high;
     int all = 0;  // a chunk has 8,192 elements at most: both counts fit in one number
-    const int packed = scan(above << 16 | equal, carry, all);
-    int a = above_before + (packed >> 16), e = equal_before + (packed & 0xffff);
+    if (chunk == 0) __syncthreads();
+    const int packed = scan(above << 16 | within, carry[chunk % 2], all) - (above << 16 | within);
+    int a = above_before + (packed >> 16), e = within_before + (packed & 0xffff);
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
       if (i >= there) continue;
-      if (key[i] > prefix) {
-        index[a + min(e, want)] = first + i, ++a;
-      } else if (key[i] == prefix) {
-        if (e < want) index[a + e] = first + i;
+      if (key[i] > high) {
+        put(a + min(e, want), first + i), ++a;
+      } else if (key[i] >= low) {
+        if (e < want) put(a + e, first + i);
         ++e;
       }
     }
-    above_before += all >> 16, equal_before += all & 0xffff;
+    above_before += all >> 16, within_before += all & 0xffff;
   }
 }
 

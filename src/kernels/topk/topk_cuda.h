@@ -14,6 +14,9 @@ struct TopKParams {
   int rows = 0, k = 0;
   int32_t* index = nullptr;  // i32 [rows, ..] ascending; the first min(k, n) of a row are written
   int64_t index_row = 0;
+  // With `runs`: those of the chosen, out_runs[row * index_row + i] = runs[start[row] + index[i]].
+  const int64_t *runs = nullptr, *start = nullptr;
+  int64_t* out_runs = nullptr;
 };
 
 void top_k(const TopKParams& params, Stream& stream);

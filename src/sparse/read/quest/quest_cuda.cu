@@ -61,13 +61,25 @@ __global__ __launch_bounds__(kMostWarps * 32, 4) void score_kernel(const __grid_
   const int g = lane / 4, c = lane % 4;
   se::cuda::pdl_wait();
   se::cuda::pdl_release();
-  const int listed = blockIdx.y;
-  const int row = p.ids[listed];  // together with the list's length
-  if (listed >= *p.n) return;
-  const int units = p.units[row];
-  const int64_t* runs = p.runs + p.start[row];
-  const int64_t offset = p.offset ? p.offset[row] : 0;
-  const int per_page_shift = p.page_shift - p.unit_shift;
+  // All tables together: those of the row that a list in order would name are read before the list is known,
+  // and, for the first row, whose runs begin the pool, the runs too.
+  const int listed = blockIdx.y, guess = min(listed, p.rows - 1),
+            per_page_shift = p.page_shift - p.unit_shift;
+  const int row = p.ids[listed], n = *p.n;
+  int units = p.units[guess], token = p.q_start[guess];
+  int64_t begin = p.start[guess], offset = p.offset ? p.offset[guess] : 0, ahead[kTiles];
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+    const int64_t at = int(blockIdx.x * kBlock + t * kTile + g) >> per_page_shift;
+    ahead[t] = guess == 0 && at < p.pool ? p.runs[at] : 0;
+  }
+  if (listed >= n) return;
+  if (row != guess) {
+    units = p.units[row], token = p.q_start[row], begin = p.start[row];
+    offset = p.offset ? p.offset[row] : 0;
+  }
+  const bool is_ahead = row == 0 && guess == 0 && begin == 0;
+  const int64_t* runs = p.runs + begin;
 
   for (int block = blockIdx.x; block * kBlock < units; block += gridDim.x) {
     for (int x = lane; x < kBlock; x += 32) best[warp][x] = -INFINITY;
@@ -76,9 +88,13 @@ __global__ __launch_bounds__(kMostWarps * 32, 4) void score_kernel(const __grid_
       // Loads first: runs of all tiles and q together, then two tiles of bounds, always one ahead.
       int64_t at[kTiles];
 #pragma unroll
-      for (int t = 0; t < kTiles; ++t)
-        at[t] = runs[min(block * kBlock + t * kTile + g, units - 1) >> per_page_shift];
-      const float* q = p.q + p.q_start[row] * p.q_token + (head * p.group + min(g, p.group - 1)) * p.q_head;
+      for (int t = 0; t < kTiles; ++t) {
+        const int unit = block * kBlock + t * kTile + g;
+        at[t] = is_ahead && block == int(blockIdx.x) && unit < units && unit >> per_page_shift < p.pool
+                    ? ahead[t]
+                    : runs[min(unit, units - 1) >> per_page_shift];
+      }
+      const float* q = p.q + token * p.q_token + (head * p.group + min(g, p.group - 1)) * p.q_head;
       float4 raw[kDim / 16];
 #pragma unroll
       for (int s = 0; s < kDim / 16; ++s)

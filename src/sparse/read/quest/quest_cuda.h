@@ -16,7 +16,9 @@ struct ScoreParams {
   int64_t page_stride = 256, item_stride = 0, head_stride = 0;
   int page_shift = 4, unit_shift = 4;                                  // tokens of a page, of a unit
   const int64_t *runs = nullptr, *start = nullptr, *offset = nullptr;  // KvIndex: one run per page
+  int64_t pool = 0;                                                    // runs in the pool
   const int32_t* units = nullptr;                                      // i32 [rows] full units of a row
+  int rows = 1;                                                        // of the step (the tables' length)
   const int32_t *ids = nullptr, *n = nullptr;                          // the row list
   int cap = 0;
   const int32_t* q_start = nullptr;
