@@ -90,9 +90,9 @@ function(se_cuda_sources)
     target_link_libraries(se_cuda PUBLIC se_flags se_device CUDA::cudart_static)
     # fmt 9 has no constexpr under nvcc: its compile-time check of formats must be off there.
     target_compile_definitions(se_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:FMT_CONSTEVAL=>)
-    # Written out: CMake 3.25 knows neither CUDA 13's dialects nor 90a.
+    # Written out: CMake 3.25 does not know 90a.
     target_compile_options(se_flags INTERFACE
-      $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -gencode=arch=compute_90a,code=sm_90a>)
+      $<$<COMPILE_LANGUAGE:CUDA>:-gencode=arch=compute_90a,code=sm_90a>)
   endif()
   list(TRANSFORM ARGN PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   target_sources(se_cuda PRIVATE ${ARGN})
