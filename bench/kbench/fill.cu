@@ -1,7 +1,6 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "device/cuda/launch.h"
 #include "kbench/kbench.h"
 
 namespace se::kbench {
@@ -80,7 +79,6 @@ void fill_random(void* to, int64_t elements, bool bf16, float scale, uint64_t se
 }
 
 void read_all(const void* from, int64_t bytes, void* sink, cuda::Stream& stream) {
-  cuda::prefer_shared(reinterpret_cast<const void*>(&read));  // as the kernels under test: see launch.h
   read<<<1056, 256, 0, stream.get()>>>(
       static_cast<const uint4*>(from), bytes / 16, static_cast<uint32_t*>(sink));
   SE_CUDA(cudaGetLastError());

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
+#include <set>
 
 #include "kernels/attention/decode_cuda.h"
 #include "kernels/linear/skinny_cuda.h"
@@ -122,9 +122,10 @@ Chain::Chain(const ChainCase& c, const ChainWeights& w, Bench& b) : c_(c), w_(w)
   const int64_t pairs = rows * m.top_k;
   route_logits_ = device_memory(rows * m.experts * 4), weight_ = device_memory(pairs * 4);
   expert_ = device_memory(int64_t(m.layers) * pairs * 4),
-  active_ = device_memory(int64_t(m.layers) * (m.experts + 1) * 4);
-  first_ = device_memory((m.experts + 1) * 4), pairs_ = device_memory(pairs * 4),
-  product_ = device_memory(pairs * m.inner * 4);
+
+  first_ = device_memory((1 + cuda::moe_tasks(c.rows, m.experts, m.top_k)) * 4),
+  pairs_ = device_memory(pairs * 4), tasks_ = device_memory(first_.bytes()),
+  product_ = device_memory(pairs * m.inner * 2);
   best_ = device_memory(rows * cuda::kArgmaxBlocks * 8), token_ = device_memory(rows * 4);
   SE_CUDA(cudaDeviceSynchronize());
 }
@@ -228,7 +229,7 @@ void Chain::layer(int i, Bench& b, unsigned skip) {
   r.ready = ready_.ptr<int32_t>();
   r.out = {weight_.ptr<float>(),
            expert_.ptr<int32_t>() + int64_t(i) * c_.rows * m.top_k,
-           active_.ptr<int32_t>() + int64_t(i) * (m.experts + 1),
+           tasks_.ptr<int32_t>(),
            first_.ptr<int32_t>(),
            pairs_.ptr<int32_t>()};
   if (on(kRouteOp)) cuda::moe_route(r, b.stream());
@@ -236,7 +237,7 @@ void Chain::layer(int i, Bench& b, unsigned skip) {
     cuda::ExpertParams p;
     p.up = w.up, p.up_scale = w.up_scale, p.down = w.down, p.down_scale = w.down_scale, p.experts = m.experts;
     p.k = m.hidden, p.inner = m.inner, p.rows = c_.rows, p.top_k = m.top_k, p.routing = r.out, p.h = r.h;
-    p.product = product_.ptr<float>(), p.x = x_.ptr<float>(), p.y = x_.ptr<float>();
+    p.product = product_.ptr<__half>(), p.x = x_.ptr<float>(), p.y = x_.ptr<float>();
     cuda::moe_experts(p, b.stream());
   }
 }
@@ -304,9 +305,11 @@ double Chain::layer_bytes(ChainOp op) const {
 
 double Chain::distinct_experts() const {
   const ChainModel& m = w_.model();
-  const auto active = download<int32_t>(active_.data(), int64_t(m.layers) * (m.experts + 1));
+  const int64_t pairs = int64_t(c_.rows) * m.top_k;
+  const auto expert = download<int32_t>(expert_.data(), m.layers * pairs);
   double sum = 0;
-  for (int i = 0; i < m.layers; ++i) sum += active[size_t(i) * size_t(m.experts + 1)];
+  for (int64_t i = 0; i < m.layers; ++i)
+    sum += double(std::set<int32_t>(expert.begin() + i * pairs, expert.begin() + (i + 1) * pairs).size());
   return sum / m.layers;
 }
 

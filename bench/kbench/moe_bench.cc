@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
 
 #include "base/fmt.h"
 #include "base/half.h"
@@ -25,10 +26,11 @@ MoeStep::MoeStep(const MoeCase& c, Bench& b) : c_(c) {
   fill_floats(up_scale_.data(), up_scale_.bytes() / 4, 0.005f, 0.02f, 14, b.stream());
   fill_floats(down_scale_.data(), down_scale_.bytes() / 4, 0.005f, 0.02f, 15, b.stream());
   h_ = device_memory(c.rows * k * 2), logits_ = device_memory(c.rows * e * 4);
-  ready_ = upload(std::vector<int32_t>{0});
+  ready_ = upload(std::vector<int32_t>(size_t(c.rows) + 1, 0));
   weight_ = device_memory(pairs * 4), expert_ = device_memory(pairs * 4), pairs_ = device_memory(pairs * 4);
-  active_ = device_memory((e + 1) * 4), first_ = device_memory((e + 1) * 4);
-  product_ = device_memory(pairs * inner * 4), y_ = device_memory(c.rows * k * 4);
+  const int64_t tasks = cuda::moe_tasks(c.rows, c.experts, c.top_k) + 1;
+  tasks_ = device_memory(tasks * 4), first_ = device_memory(tasks * 4);
+  product_ = device_memory(pairs * inner * 2), y_ = device_memory(c.rows * k * 4);
   SE_CUDA(cudaMemset(y_.data(), 0xff, size_t(y_.bytes())));
   route_.x = x_on_.ptr<float>(), route_.norm = norm_on_.ptr<float>(), route_.eps = 1e-6f,
   route_.gate = gate_.data();
@@ -36,18 +38,21 @@ MoeStep::MoeStep(const MoeCase& c, Bench& b) : c_(c) {
   route_.h = h_.ptr<__half>(), route_.logits = logits_.ptr<float>(), route_.ready = ready_.ptr<int32_t>();
   route_.out = {weight_.ptr<float>(),
                 expert_.ptr<int32_t>(),
-                active_.ptr<int32_t>(),
+                tasks_.ptr<int32_t>(),
                 first_.ptr<int32_t>(),
                 pairs_.ptr<int32_t>()};
   experts_.up = up_.ptr<uint8_t>(), experts_.up_scale = up_scale_.ptr<float>();
   experts_.down = down_.ptr<uint8_t>(), experts_.down_scale = down_scale_.ptr<float>();
   experts_.experts = c.experts, experts_.k = c.k, experts_.inner = c.inner, experts_.rows = c.rows;
   experts_.top_k = c.top_k, experts_.routing = route_.out, experts_.h = route_.h;
-  experts_.product = product_.ptr<float>(), experts_.x = route_.x, experts_.y = y_.ptr<float>();
+  experts_.product = product_.ptr<__half>(), experts_.x = route_.x, experts_.y = y_.ptr<float>();
   SE_CUDA(cudaDeviceSynchronize());
 }
 
-int MoeStep::distinct() const { return download<int32_t>(active_.data(), 1)[0]; }
+int MoeStep::distinct() const {
+  const auto expert = download<int32_t>(expert_.data(), int64_t(c_.rows) * c_.top_k);
+  return int(std::set<int32_t>(expert.begin(), expert.end()).size());
+}
 double MoeStep::expert_bytes() const {
   return distinct() * (3.0 * c_.inner * c_.k + 3.0 * c_.inner * c_.k / 128 / 128 * 4);
 }

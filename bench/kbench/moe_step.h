@@ -27,7 +27,7 @@ class MoeStep {
   MoeCase c_;
   std::vector<float> x_, norm_;
   cuda::Buffer x_on_, norm_on_, gate_, up_, up_scale_, down_, down_scale_, h_, logits_, ready_, weight_,
-      expert_, active_, first_, pairs_, product_, y_;
+      expert_, tasks_, first_, pairs_, product_, y_;
   cuda::RouteParams route_;
   cuda::ExpertParams experts_;
 };

@@ -3,12 +3,9 @@
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
-#include <mutex>
-#include <set>
 
 #include "base/fmt.h"
 #include "device/cuda/check.h"
-#include "device/cuda/launch.h"
 #include "device/cuda/probe.h"
 
 namespace se::cuda {
@@ -39,17 +36,6 @@ void call_failed(const char* file, int line, const char* call, cudaError_t error
                cudaGetErrorString(error),
                cudaGetErrorName(error));
   std::abort();
-}
-
-void prefer_shared(const void* kernel) {
-  static std::mutex mutex;
-  static std::set<std::pair<int, const void*>> seen;
-  int device = 0;
-  SE_CUDA(cudaGetDevice(&device));
-  const std::lock_guard lock(mutex);
-  if (!seen.insert({device, kernel}).second) return;
-  SE_CUDA(cudaFuncSetAttribute(
-      kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
 }
 
 Result<int> parse_device(std::string_view name) {

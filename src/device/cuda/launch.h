@@ -11,10 +11,6 @@
 
 namespace se::cuda {
 
-// Asks for the largest shared memory for `kernel`, once: blocks of kernels that split the on-chip memory
-// differently cannot share a processor, so a dependent launch would wait for its predecessor after all.
-void prefer_shared(const void* kernel);
-
 template <typename... Formal, typename... Actual>
 void launch(void (*kernel)(Formal...),
             dim3 grid,
@@ -22,7 +18,6 @@ void launch(void (*kernel)(Formal...),
             int64_t shared_bytes,
             cudaStream_t stream,
             Actual&&... args) {
-  prefer_shared(reinterpret_cast<const void*>(kernel));
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;

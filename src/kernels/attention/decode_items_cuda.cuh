@@ -24,19 +24,31 @@ __device__ __forceinline__ int splits_of(const DecodeParams& p, int count, int s
   return int((places + split - 1) / split);
 }
 
-// Inclusive prefix sums of the items of all entries into `prefix`; all threads of the block. Returns the
-// number of entries. At small batches the chain of dependent reads is what a step waits for: the list, its
-// length and the tables of the row that a list in order would name are read together.
+// What an item needs of its entry. Kept in shared memory for the first kKept entries: the chain of dependent
+// reads at the start of an item is what short rows wait for.
+struct Entry {
+  int64_t start, offset;
+  int32_t row, count, split, token;
+};
+constexpr int kKept = 512;
+
+__device__ __forceinline__ Entry read_entry(const DecodeParams& p, int row, int head) {
+  const int r = table_row(p, row, head);
+  return {p.start[r], p.offset ? p.offset[r] : 0, row, p.counts[r], p.split[row], p.q_start[row]};
+}
+__device__ __forceinline__ int head_of(const DecodeParams& p, int entry, int slices) {
+  return entry / slices % p.kv_heads;
+}
+
+// Inclusive prefix sums of the items of all entries into `prefix`, their first kKept into `kept`; all threads
+// of the block. Returns the number of entries. The list, its length and the tables of the row that a list in
+// order would name are read together.
 template <int kWarps>
-__device__ int count_items(const DecodeParams& p, int slices, int* prefix, int* carry) {
-  const bool some = int(threadIdx.x) < p.cap * p.kv_heads * slices;
-  const int guess_row = some ? min(int(threadIdx.x) / slices / p.kv_heads, p.rows - 1) : 0;
-  const int guess_r = table_row(p, guess_row, threadIdx.x / slices % p.kv_heads);
-  int row = some ? entry_row(p, threadIdx.x, slices) : 0;
+__device__ int count_items(const DecodeParams& p, int slices, int* prefix, Entry* kept, int* carry) {
+  const int guess_row = min(int(threadIdx.x) / slices / p.kv_heads, min(p.cap, p.rows) - 1);
+  const Entry guess = read_entry(p, guess_row, head_of(p, threadIdx.x, slices));
+  int row = entry_row(p, min(int(threadIdx.x), p.cap * p.kv_heads * slices - 1), slices);
   const int entries = *p.n * p.kv_heads * slices;
-  const int guess_count = p.counts[guess_r], guess_split = p.split[guess_row];
-  prefetch(p.start + guess_r), prefetch(p.q_start + guess_row);
-  if (p.offset) prefetch(p.offset + guess_r);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int base = 0;
   for (int first = 0; first < entries; first += kWarps * 32) {
@@ -44,13 +56,9 @@ __device__ int count_items(const DecodeParams& p, int slices, int* prefix, int* 
     int sum = 0;
     if (e < entries) {
       if (first > 0) row = entry_row(p, e, slices);
-      const int r = table_row(p, row, e / slices % p.kv_heads);
-      const bool known = first == 0 && row == guess_row;
-      sum = max(1, splits_of(p, known ? guess_count : p.counts[r], known ? guess_split : p.split[row]));
-      if (!known) {
-        prefetch(p.start + r), prefetch(p.q_start + row);
-        if (p.offset) prefetch(p.offset + r);
-      }
+      const Entry x = first == 0 && row == guess_row ? guess : read_entry(p, row, head_of(p, e, slices));
+      if (e < kKept) kept[e] = x;
+      sum = max(1, splits_of(p, x.count, x.split));
     }
     for (int d = 1; d < 32; d *= 2) {
       const int other = __shfl_up_sync(~0u, sum, d);
@@ -71,12 +79,13 @@ __device__ int count_items(const DecodeParams& p, int slices, int* prefix, int* 
 }
 
 struct Item {
-  int entry, split_at, splits;   // splits: items of the entry
-  int row, head, q_head, heads;  // heads: query heads of the slice, from q_head on
+  int entry, split_at, splits;  // splits: items of the entry
+  int head, q_head, heads;      // heads: query heads of the slice, from q_head on
+  Entry of;
 };
 
 __device__ __forceinline__ Item
-find_item(const DecodeParams& p, int item, int entries, int slices, const int* prefix) {
+find_item(const DecodeParams& p, int item, int entries, int slices, const int* prefix, const Entry* kept) {
   int low = 0;
   for (int high = entries - 1; low < high;) {  // the first entry whose prefix exceeds item
     const int middle = (low + high) / 2;
@@ -89,7 +98,8 @@ find_item(const DecodeParams& p, int item, int entries, int slices, const int* p
   it.entry = low;
   const int before = low == 0 ? 0 : prefix[low - 1];
   it.split_at = item - before, it.splits = prefix[low] - before;
-  it.row = entry_row(p, low, slices), it.head = low / slices % p.kv_heads;
+  it.head = head_of(p, low, slices);
+  it.of = low < kKept ? kept[low] : read_entry(p, entry_row(p, low, slices), it.head);
   it.q_head = it.head * p.group + low % slices * kHeads;
   it.heads = min(kHeads, p.group - low % slices * kHeads);
   return it;
@@ -112,29 +122,30 @@ __device__ __forceinline__ void absorb(State& s, float top, float total, const f
 
 __device__ __forceinline__ float4 load4(const float* p) { return *reinterpret_cast<const float4*>(p); }
 
-// What a thread needs of the present, read before it is known to be needed.
+// What a thread needs of the present, which the last split takes in: read before the split is worked on.
 struct Present4 {
   float4 q, k, v;
-  int from, token;
+  int from;
 };
 
 template <int DIM>
-__device__ __forceinline__ Present4 read_present(const DecodeParams& p, const Item& it, int h, int channel) {
-  Present4 x{};
-  x.token = p.q_start[it.row], x.from = x.token + 1;
-  if (!p.new_k) return x;
-  x.from = p.kv_from[it.row];
-  const int64_t at = x.from * p.new_token + it.head * p.new_head + channel;
-  x.q = load4(p.q + x.token * p.q_token + (it.q_head + min(h, it.heads - 1)) * p.q_head + channel);
-  x.k = load4(p.new_k + at), x.v = load4(p.new_v + at);
-  return x;
+__device__ __forceinline__ Present4 read_present(const DecodeParams& p, const Item& it) {
+  const int x = threadIdx.x * 4, h = x / DIM, channel = x % DIM;
+  Present4 r{};
+  r.from = it.of.token + 1;
+  if (!p.new_k || it.split_at != it.splits - 1 || h >= kHeads) return r;
+  r.from = p.kv_from[it.of.row];
+  const int64_t at = r.from * p.new_token + it.head * p.new_head + channel;
+  r.q = load4(p.q + it.of.token * p.q_token + (it.q_head + min(h, it.heads - 1)) * p.q_head + channel);
+  r.k = load4(p.new_k + at), r.v = load4(p.new_v + at);
+  return r;
 }
 
-// Takes the present's tokens in and writes the row's result of one query head; DIM / 4 lanes a head.
+// Takes the present's tokens into the sums of one query head; DIM / 4 lanes a head.
 template <int DIM>
-__device__ __forceinline__ void complete(
-    const DecodeParams& p, const Item& it, const Present4& x, State s, int h, int channel) {
-  for (int j = x.from; j <= x.token; ++j) {
+__device__ __forceinline__ void take_present(
+    const DecodeParams& p, const Item& it, const Present4& x, State& s, int channel) {
+  for (int j = x.from; j <= it.of.token; ++j) {
     float4 k = x.k, v = x.v;
     if (j > x.from) {
       const int64_t at = j * p.new_token + it.head * p.new_head + channel;
@@ -144,32 +155,41 @@ __device__ __forceinline__ void complete(
     for (int d = DIM / 8; d > 0; d /= 2) dot += __shfl_xor_sync(~0u, dot, d);
     absorb(s, dot * p.scale * kLog2e, 1, v);
   }
+}
+
+__device__ __forceinline__ void write_result(
+    const DecodeParams& p, const Item& it, State s, int h, int channel) {
   if (h >= it.heads) return;
   const float inverse = s.total > 0 ? 1 / s.total : 0;
   s.acc.x *= inverse, s.acc.y *= inverse, s.acc.z *= inverse, s.acc.w *= inverse;
-  const int64_t q_head = it.q_head + h;
-  if (p.out)
-    *reinterpret_cast<float4*>(p.out + x.token * p.out_token + q_head * p.out_head + channel) = s.acc;
-  if (p.out16) {
-    const uint2 both{pack(s.acc.x, s.acc.y, __half()), pack(s.acc.z, s.acc.w, __half())};
-    *reinterpret_cast<uint2*>(p.out16 + x.token * p.out_token + q_head * p.out_head + channel) = both;
-  }
+  const int64_t at = it.of.token * p.out_token + int64_t(it.q_head + h) * p.out_head + channel;
+  if (p.out) *reinterpret_cast<float4*>(p.out + at) = s.acc;
+  if (p.out16)
+    *reinterpret_cast<uint2*>(p.out16 + at) = {pack(s.acc.x, s.acc.y, __half()),
+                                               pack(s.acc.z, s.acc.w, __half())};
   if (p.lse && channel == 0)
-    p.lse[x.token * p.lse_token + q_head * p.lse_head] =
+    p.lse[it.of.token * p.lse_token + (it.q_head + h) * p.lse_head] =
         s.total > 0 ? s.top * kLn2 + logf(s.total) : -INFINITY;
+}
+
+// One more finished split; whether it was the entry's last. By one thread, after a barrier behind all writes.
+__device__ __forceinline__ bool count_split(int32_t* ready, int splits) {
+  int before;
+  asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(ready) : "memory");
+  if (before == splits - 1) *ready = 0;
+  return before == splits - 1;
 }
 
 // The end of an item: `results` holds each warp's sums [8 heads, DIM], then top and total of each head, every
 // `stride` floats. All threads of the block.
 template <int DIM, int kWarps>
-__device__ void finish_item(const DecodeParams& p, const Item& it, const float* results, int stride) {
+__device__ void finish_item(
+    const DecodeParams& p, const Item& it, const Present4& present, const float* results, int stride) {
   static_assert(kWarps * 32 * 4 >= kHeads * DIM, "one pass");
   constexpr int kLanes = DIM / 4;
   __shared__ bool last_one;
   const int x = threadIdx.x * 4, h = x / DIM, channel = x % DIM;
   const bool mine = x < kHeads * DIM;  // the same for a whole warp
-  Present4 present{};
-  if (mine) present = read_present<DIM>(p, it, h, channel);
   __syncthreads();
   State s;
   if (mine) {
@@ -181,30 +201,24 @@ __device__ void finish_item(const DecodeParams& p, const Item& it, const float* 
       s.total += f * from[kHeads * DIM + kHeads + h];
       s.acc.x += f * value.x, s.acc.y += f * value.y, s.acc.z += f * value.z, s.acc.w += f * value.w;
     }
+    take_present<DIM>(p, it, present, s, channel);
   }
   if (it.splits == 1) {
-    if (mine) complete<DIM>(p, it, present, s, h, channel);
+    if (mine) write_result(p, it, s, h, channel);
     __syncthreads();
     return;
   }
   const int64_t first = int64_t(it.entry) * p.max_splits;
   if (mine) {
-    float* out = p.part_out + ((first + it.split_at) * kHeads) * DIM + x;
-    __stcg(reinterpret_cast<float4*>(out), s.acc);
+    __stcg(reinterpret_cast<float4*>(p.part_out + (first + it.split_at) * kHeads * DIM + x), s.acc);
     if (channel == 0)
-      __stcg(reinterpret_cast<float2*>(p.part_lse + ((first + it.split_at) * kHeads + h) * 2),
+      __stcg(reinterpret_cast<float2*>(p.part_lse) + (first + it.split_at) * kHeads + h,
              float2{s.top, s.total});
   }
-  __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) {
-    last_one = atomicAdd(p.ready + it.entry, 1) == it.splits - 1;
-    if (last_one) p.ready[it.entry] = 0;
-  }
+  if (threadIdx.x == 0) last_one = count_split(p.ready + it.entry, it.splits);
   __syncthreads();
-  if (!last_one) return;
-  __threadfence();
-  if (!mine) return;
+  if (!last_one || !mine) return;
   const int lane = threadIdx.x % kLanes;
   const float* part = p.part_out + first * kHeads * DIM + x;
   const float2* state = reinterpret_cast<const float2*>(p.part_lse) + first * kHeads + h;
@@ -232,7 +246,7 @@ __device__ void finish_item(const DecodeParams& p, const Item& it, const float* 
     }
     absorb(all, batch.top, batch.total, batch.acc);
   }
-  complete<DIM>(p, it, present, all, h, channel);
+  write_result(p, it, all, h, channel);
 }
 
 }  // namespace se::cuda::decode

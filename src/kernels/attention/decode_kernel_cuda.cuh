@@ -31,22 +31,22 @@ __global__ __launch_bounds__(F::kWarps * 32, 1) void kernel(const __grid_constan
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
   char* ring = shared + warp * R::kBytes;
   const uint32_t ring_at = uint32_t(__cvta_generic_to_shared(ring));
-  int* prefix = reinterpret_cast<int*>(shared + kWarps * R::kBytes);
+  Entry* kept = reinterpret_cast<Entry*>(shared + kWarps * R::kBytes);
+  int* prefix = reinterpret_cast<int*>(kept + kKept);
   __shared__ int carry[kWarps];
   __shared__ uint32_t valid[kWarps][kStages];
 
   pdl_wait();
   pdl_release();
   const int slices = (p.group + kHeads - 1) / kHeads;
-  const int entries = count_items<kWarps>(p, slices, prefix, carry);
+  const int entries = count_items<kWarps>(p, slices, prefix, kept, carry);
   const int items = entries == 0 ? 0 : prefix[entries - 1];
 
   for (int item = blockIdx.x; item < items; item += gridDim.x) {
-    const Item it = find_item(p, item, entries, slices, prefix);
-    const int r = table_row(p, it.row, it.head), split = p.split[it.row];
-    const int64_t* runs = p.runs + p.start[r];
-    const int64_t offset = p.offset ? p.offset[r] : 0;
-    const int first = it.split_at * split, last = min(first + split, p.counts[r] << p.unit_shift);
+    const Item it = find_item(p, item, entries, slices, prefix, kept);
+    const int64_t* runs = p.runs + it.of.start;
+    const int64_t offset = it.of.offset;
+    const int first = it.split_at * it.of.split, last = min(first + it.of.split, it.of.count << p.unit_shift);
     const int tiles = (last - first + kTile - 1) / kTile;
     const int mine = tiles > warp ? (tiles - warp + kWarps - 1) / kWarps : 0;
     Planes planes;
@@ -79,7 +79,7 @@ __global__ __launch_bounds__(F::kWarps * 32, 1) void kernel(const __grid_constan
 #pragma unroll
     for (int i = 0; i < kStages; ++i) early[i] = fetch(i);
     float q_raw[DIM / 16][2][2];
-    const float* q_from = p.q + p.q_start[it.row] * p.q_token + (it.q_head + min(g, it.heads - 1)) * p.q_head;
+    const float* q_from = p.q + it.of.token * p.q_token + (it.q_head + min(g, it.heads - 1)) * p.q_head;
 #pragma unroll
     for (int s = 0; s < DIM / 16; ++s)
 #pragma unroll
@@ -88,6 +88,7 @@ __global__ __launch_bounds__(F::kWarps * 32, 1) void kernel(const __grid_constan
 #pragma unroll
     for (int i = 0; i < kStages - 1; ++i) issue(i, early[i]);
     int64_t next = early[kStages - 1];
+    const Present4 present = read_present<DIM>(p, it);
 
     uint32_t q[DIM / 16][4];
 #pragma unroll
@@ -169,16 +170,16 @@ __global__ __launch_bounds__(F::kWarps * 32, 1) void kernel(const __grid_constan
     float* result = reinterpret_cast<float*>(ring);  // [8 heads, DIM], then top and total of each head
     F::spill(o, c, result + g * DIM);
     if (c == 0) result[kHeads * DIM + g] = top, result[kHeads * DIM + kHeads + g] = total;
-    finish_item<DIM, kWarps>(p, it, reinterpret_cast<const float*>(shared), R::kBytes / 4);
+    finish_item<DIM, kWarps>(p, it, present, reinterpret_cast<const float*>(shared), R::kBytes / 4);
   }
 }
 
-constexpr int kUsualEntries = 1024, kMostEntries = 4096;
+constexpr int kUsualEntries = 512, kMostEntries = 2048;
 
-// The rings, then one number per entry.
+// The rings, the kept entries, then one number per entry.
 template <typename F, int DIM>
 int shared_bytes(int entries) {
-  return F::kWarps * Ring<F, DIM>::kBytes + (entries * 4 + 1023) / 1024 * 1024;
+  return F::kWarps * Ring<F, DIM>::kBytes + kKept * int(sizeof(Entry)) + (entries * 4 + 1023) / 1024 * 1024;
 }
 
 template <typename F, int DIM>
@@ -196,6 +197,7 @@ int grid_of() {
 template <typename F, int DIM>
 void start(const DecodeParams& p, int grid, Stream& stream) {
   const int entries = p.cap * p.kv_heads * decode_slices(p.group);
+  if (entries < 1) return;
   if (entries > kMostEntries) {
     std::fprintf(
         stderr, "decode attention: %d rows x KV heads: expected at most %d\n", entries, kMostEntries);

@@ -17,14 +17,20 @@ class Stream;
 
 inline constexpr int kMoeRows = 64, kMoeChosen = 8, kMoeExperts = 256;
 
-// The result of routing. Pair r * top_k + j is the j-th best expert of row r.
+// The result of routing. Pair r * top_k + j is the j-th best expert of row r. A task is up to 16 pairs of one
+// expert: most experts that were chosen are one task.
 struct Routing {
   float* weight = nullptr;    // f32 [rows * top_k]
   int32_t* expert = nullptr;  // i32 [rows * top_k]
-  int32_t* active = nullptr;  // i32 [experts + 1]  number of experts that were chosen, then they, ascending
-  int32_t* first = nullptr;   // i32 [experts + 1]  of the a-th active one: its pairs are pairs[first[a]] ..
+  int32_t* tasks = nullptr;   // i32 [1 + moe_tasks()]  their number, then the expert of each, ascending
+  int32_t* first = nullptr;   // i32 [1 + moe_tasks()]  task t has pairs[first[t]] .. pairs[first[t + 1]]
   int32_t* pairs = nullptr;   // i32 [rows * top_k] by expert, then row
 };
+inline constexpr int kMoeTaskPairs = 16;
+inline int moe_tasks(int rows, int experts, int top_k) {  // the most there can be
+  const int pairs = rows * top_k;
+  return (pairs < experts ? pairs : experts) + pairs / kMoeTaskPairs;
+}
 
 struct RouteParams {
   const float* x = nullptr;     // f32 [rows, k]
@@ -45,11 +51,12 @@ struct ExpertParams {
   const float* up_scale = nullptr;  // f32 [experts, 2 * inner / 128, k / 128]
   const uint8_t* down = nullptr;    // E4M3 [experts, k, inner]
   const float* down_scale = nullptr;
-  int experts = 0, k = 0, inner = 0;  // k a multiple of 512, inner of 256
+  int experts = 0, k = 0, inner = 0;  // k a multiple of 1024, inner of 256
   int rows = 0, top_k = 0;
+  int most_tasks = 0;  // set by moe_experts
   Routing routing;
   const __half* h = nullptr;  // [rows, k]
-  float* product = nullptr;   // scratch f32 [rows * top_k, inner]
+  __half* product = nullptr;  // scratch [rows * top_k, inner]
   const float* x = nullptr;   // residual f32 [rows, k], may be y
   float* y = nullptr;         // f32 [rows, k]
 };

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/ usr / bin / env python3
 """Mixtures of experts in NumPy, from spec/models.md 2.5 and the papers (Mixtral 2024; DeepSeek-V3 2024, 2.1.2)."""
 
 import pathlib
@@ -11,7 +11,7 @@ sys.path.insert(0, str(ROOT / "tools" / "goldens"))
 from oracle import Golden, Rng, main, order  # noqa: E402
 
 EXPERTS, HIDDEN, FFN, TOKENS = 8, 32, 32, 9
-# name: used, score, normalise, scale, groups, groups used, biased
+#name : used, score, normalise, scale, groups, groups used, biased
 ROUTINGS = {
     "softmax": (2, "softmax", False, 1.0, 1, 1, False),
     "softmax_norm": (3, "softmax", True, 1.0, 1, 1, False),
@@ -50,7 +50,7 @@ def examples():
     assert np.allclose(w, [5 / 7, 2 / 7])
     ids, w = route(np.zeros(4), np.array([0.0, 0.0, 1.0, 0.0]), 1, "sigmoid", False, 3.0, 1, 1, True)
     assert ids.tolist() == [2] and np.allclose(w, [1.5])
-    # The best single expert (7) is in a group whose two best sum to less than another's.
+#The best single expert(7) is in a group whose two best sum to less than another's.
     bias = np.array([0.3, 0.3, 0, 0, 0, 0, 0, 0.5])
     ids, _ = route(np.zeros(8), bias, 2, "sigmoid", True, 1.0, 4, 1, True)
     assert ids.tolist() == [0, 1]
