@@ -73,12 +73,12 @@ struct TokenAlternatives {                     // raw log-probabilities, before 
 struct KvUsage {
   std::string plan;            // canonical
   int64_t logical_tokens = 0;  // forwarded in the sequence's life
-  double resident_tokens = 0;  // mean over layers; the largest beside it
+  double resident_tokens = 0;  // mean over full-attention layers; the largest beside it
   int64_t resident_tokens_max = 0;
   int64_t resident_bytes = 0, peak_bytes = 0;                      // counted by the store
   int64_t predicted_resident_bytes = 0, predicted_peak_bytes = 0;  // priced before running
   int64_t dense_bytes = 0;  // what the same tokens would take under `dense`
-  double read_tokens = 0;   // mean per decode step and layer
+  double read_tokens = 0;   // mean per decode step and full-attention layer
   double read_ratio = 1;    // of the tokens that dense would read
 };
 
@@ -122,6 +122,7 @@ struct ModelInfo {
   std::string name, architecture, path, weight_types, isa;
   int64_t context = 0, trained_context = 0, vocab = 0, parameters = 0, weight_bytes = 0, kv_limit_bytes = 0;
   int layers = 0, threads = 0;
+  int full_layers = 0;  // of them those with full attention: plans act on these, codecs on windowed ones too
   bool has_chat_template = false, exact = false;
 };
 
@@ -181,7 +182,7 @@ class Engine {
     std::vector<double> seconds;  // one per timed step (decode) or one for the prompt
     double total_s = 0;
     int64_t kv_bytes = 0, peak_kv_bytes = 0;      // of the whole batch, counted
-    double resident_tokens = 0, read_tokens = 0;  // per row, means over layers
+    double resident_tokens = 0, read_tokens = 0;  // per row, means over full-attention layers
     PlanPrice price;                              // of one row
   };
   Result<BenchResult> bench(const BenchCase& c);

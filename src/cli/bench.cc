@@ -73,7 +73,7 @@ std::string json_line(const Engine& engine, const Row& w, bool explain) {
   return o.dump() + "\n";
 }
 
-std::string explain_lines(const Row& w) {
+std::string explain_lines(const Engine& engine, const Row& w) {
   const PlanPrice& p = w.r.price;
   const auto line = [](const char* what, int64_t priced, int64_t counted) {
     return format(
@@ -89,6 +89,10 @@ std::string explain_lines(const Row& w) {
               human_bytes(double(p.transient_bytes)),
               human_bytes(double(p.dense_bytes * w.c.batch)),
               human_bytes(double(p.read_bytes)));
+  if (const auto& i = engine.info(); i.full_layers < i.layers)
+    s += format("    layers     keepers and readers act on {} of {}, the others have windows\n",
+                i.full_layers,
+                i.layers);
   return s;
 }
 
@@ -167,7 +171,7 @@ Status bench(const BenchFlags& f) {
               w.r.peak_kv_bytes,
               w.r.resident_tokens,
               w.r.read_tokens));
-          if (f.explain) out.write(explain_lines(w));
+          if (f.explain) out.write(explain_lines(*engine, w));
         }
       }
     }

@@ -77,10 +77,10 @@ struct Bench {
           x[i] = float(int32_t(state = state * 1664525u + 1013904223u)) * 0x1p-31f;
         return t;
       };
-      const TensorView q = noise(int64_t(layer.q_heads) * layer.k_dim),
+      const TensorView q = noise(int64_t(layer.q_heads) * layer.q_dim()),
                        k = noise(int64_t(layer.kv_heads) * layer.k_dim),
-                       v = noise(int64_t(layer.kv_heads) * layer.v_dim);
-      const TensorView out = arena.take(DType::kF32, {n, int64_t(layer.q_heads) * layer.v_dim});
+                       v = layer.latent() ? TensorView() : noise(int64_t(layer.kv_heads) * layer.v_dim);
+      const TensorView out = arena.take(DType::kF32, {n, int64_t(layer.q_heads) * layer.out_dim()});
       driver.attend(l, q, k, v, out, *e.stream);
       if (layer_major) SE_TRY(driver.end_slice());
     }
@@ -151,11 +151,14 @@ struct Bench {
     r.peak_kv_bytes = e.store->arena().peak_bytes() - live;
     for (auto& job : jobs) {
       r.kv_bytes += e.runner->bytes(*job->seq);
-      for (int l = 0; l < e.info.layers; ++l)
-        r.resident_tokens += double(job->seq->kv().resident(l)) / e.info.layers / c.batch;
+      const int full = std::max(1, e.model_kv.full_layers());
+      for (int l = 0; l < e.info.layers; ++l) {
+        if (e.model_kv.layers[size_t(l)].kind == LayerKind::kFull)
+          r.resident_tokens += double(job->seq->kv().resident(l)) / full / c.batch;
+      }
       const KvCounters& k = job->seq->counters();
       if (k.decode_steps > 0)
-        r.read_tokens += double(k.read_tokens) / double(k.decode_steps) / e.info.layers / c.batch;
+        r.read_tokens += double(k.read_tokens) / double(k.decode_steps) / full / c.batch;
     }
     return r;
   }

@@ -101,6 +101,7 @@ Result<std::unique_ptr<Engine>> Engine::open(EngineOptions options) {
   i.weight_types = shape.weight_types;
   i.isa = cpu::to_string(isa), i.context = context, i.trained_context = shape.context, i.vocab = shape.vocab;
   i.parameters = shape.parameters, i.weight_bytes = shape.weight_bytes, i.kv_limit_bytes = kv_bytes;
+  i.full_layers = e.model_kv.full_layers();
   i.layers = shape.layers, i.threads = threads, i.has_chat_template = e.chat_template.has_value();
   i.exact = options.exact;
   e.thread = std::thread([&e] { e.loop(); });

@@ -235,10 +235,12 @@ void Engine::Impl::fill_usage(Job& job) {
   KvUsage& u = a.usage.kv;
   u.plan = job.plan ? job.plan->text : job.request.plan;
   if (!job.seq) return;
-  const int layers = checkpoint.model->shape().layers;
+  const int layers = std::max(1, model_kv.full_layers());
   u.logical_tokens = job.seq->logical();
   int64_t sum = 0;
-  for (int l = 0; l < layers; ++l) {
+  for (size_t n = 0; n < model_kv.layers.size(); ++n) {
+    if (model_kv.layers[n].kind != LayerKind::kFull) continue;
+    const int l = int(n);
     sum += job.seq->kv().resident(l);
     u.resident_tokens_max = std::max(u.resident_tokens_max, job.seq->kv().resident(l));
   }

@@ -95,6 +95,12 @@ class KvStore {
   // item * tail + place in the ring of tail token i; i >= tail: where the next ones will go.
   int64_t ring_slot(const KvSequence& seq, int group, int64_t i) const;
 
+  // Windows: the leading full pages of a group whose tokens all lie before `position` go back, with their
+  // state; the others keep their places in their pages. Never fails.
+  void drop_before(KvSequence& seq, int group, int64_t position);
+  // Takes a group's table out and leaves an empty one (the ring's contents are no longer counted).
+  KvTable take_table(KvSequence& seq, int group);
+
   // Takes back what append, append_tail and close_tail counted in since the mark (pages go, bytes do not
   // matter: nothing was written since). Only those three may have run in between.
   std::vector<KvMark> mark(const KvSequence& seq) const;

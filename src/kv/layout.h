@@ -23,6 +23,7 @@ inline constexpr int64_t kPageIds = int64_t{1} << 38;  // more than there can be
 struct KvGroup {  // layers that share one page table; formed by the plan, never by a stage
   std::vector<int> layers;
   int domain = 0;  // groups of one domain hold the same tokens: ordinals mean the same in all
+  int window = 0;  // > 0: of windowed layers; rows have no gaps and lose the pages before the window
 };
 
 struct KvComponent {

@@ -112,10 +112,15 @@ TEST(BuildPlan, RefusesStagesThatDoNotGoTogether) {
 }
 
 TEST(BuildPlan, RefusesModelsItCannotServe) {
+  ModelKv recurrent = tiny_model();
+  recurrent.layers[1].kind = LayerKind::kRecurrent;
+  EXPECT_EQ(refusal("", recurrent, Code::kUnsupported),
+            "plan '': layer 1 has recurrent attention, this version's plans need full or sliding-window "
+            "attention in all "
+            "layers");
   ModelKv window = tiny_model();
   window.layers[1].kind = LayerKind::kWindow;
-  EXPECT_EQ(refusal("", window, Code::kUnsupported),
-            "plan '': layer 1 has sliding window, this version's plans need full attention in all layers");
+  EXPECT_EQ(refusal("", window, Code::kInvalid), "plan '': layer 1 has a window of 0 keys, wanted 1 or more");
   ModelKv uneven = tiny_model();
   uneven.layers[2].kv_heads = 1;
   EXPECT_NE(refusal("", uneven, Code::kUnsupported).find("layer 2 has 4 query and 1 KV heads"),

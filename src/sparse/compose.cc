@@ -15,11 +15,11 @@ constexpr int64_t kStateVersion = 1;
 const char* name_of(LayerKind kind) {
   switch (kind) {
     case LayerKind::kFull:
-      return "full attention";
+      return "full";
     case LayerKind::kWindow:
-      return "sliding window";
+      return "sliding-window";
     case LayerKind::kShared:
-      return "shared KV";
+      return "shared-KV";
     case LayerKind::kRecurrent:
       return "recurrent";
   }
@@ -62,10 +62,15 @@ Status check_model(const ModelKv& model) {
   const LayerKv& first = model.layers[0];
   for (size_t i = 0; i < model.layers.size(); ++i) {
     const LayerKv& l = model.layers[i];
-    if (l.kind != LayerKind::kFull) {
-      return unsupported(format(
-          "layer {} has {}, this version's plans need full attention in all layers", i, name_of(l.kind)));
+    if (!l.stores()) {
+      return unsupported(
+          format("layer {} has {} attention, this version's plans need full or sliding-window attention in "
+                 "all layers",
+                 i,
+                 name_of(l.kind)));
     }
+    if (l.kind == LayerKind::kWindow && l.window < 1)
+      return invalid(format("layer {} has a window of {} keys, wanted 1 or more", i, l.window));
     if (l.q_heads != first.q_heads || l.kv_heads != first.kv_heads || l.k_dim != first.k_dim ||
         l.v_dim != first.v_dim) {
       return unsupported(format(

@@ -8,7 +8,7 @@
 
 namespace se {
 
-// This version: all layers of kind kFull and of equal shape. kUnsupported names the layer.
+// This version: all layers of kind kFull or kWindow and of equal shape. kUnsupported names the layer.
 Status check_model(const ModelKv& model);
 // The plan's stages and specs are set; `names` by owner number. Refusals name both stages and why.
 Status check_composition(const Plan& plan, std::span<const std::string> names);

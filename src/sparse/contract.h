@@ -36,7 +36,8 @@ struct KvView {
   // unit = tail.
   virtual KvIndex tail(int layer) const = 0;
   // i64 [tokens] where the present's tokens go, the layer's offset included: a paged slot, a ring slot where
-  // the codec has a ring, -1 for tokens of a chunk that go straight into `fresh`.
+  // the codec has a ring, -1 for tokens of a chunk that go straight into `fresh` or that no later step sees
+  // (windows).
   virtual TensorView slots(int layer) const = 0;
   // Codecs with a ring, prefill: the paged places that a chunk's write fills, with the oldest of tail, then
   // present.

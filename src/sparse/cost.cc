@@ -10,10 +10,14 @@
 // bound, since which leading pages survive whole depends on scores: a pick over paged tokens is priced as if
 // it moved every survivor, and in a later turn, where groups and single tokens mix, as if it kept the most
 // that a budget allows.
+//
+// Windowed groups (windows.h) hold what the next token sees, in whole pages. While a chunk runs they hold the
+// old pages beside the new ones: exact where the plan fixes the cut, else the most that any cut can hold.
 #include <algorithm>
 
 #include "base/fmt.h"
 #include "sparse/plan.h"
+#include "sparse/windows.h"
 
 namespace se {
 namespace {
@@ -49,7 +53,12 @@ class Timeline {
              "{} held counts for {} groups",
              held.size(),
              rows_.size());
-    for (size_t g = 0; g < held.size(); ++g) rows_[g] = {held[g][0], held[g][1], excess};
+    for (size_t g = 0; g < held.size(); ++g) {
+      const int64_t all = held[g][0] + held[g][1];
+      rows_[g] = {held[g][0], held[g][1], excess, window(g) > 0 ? request.logical - all : 0};
+      SE_CHECK(rows_[g].base >= 0, "group {} holds {} of {} tokens", g, all, request.logical);
+    }
+    for (const KvGroup& g : layout_.groups()) windows_ = windows_ || g.window > 0;
     resident_.resize(plan.model.layers.size());
     view_.resident = resident_;
     view_.generated = 0;
@@ -61,13 +70,14 @@ class Timeline {
     view_.logical += tokens;
     view_.prompt = view_.logical;  // keepers see where the prompt ends, not where the turn began
     if (tokens <= 0) return;
-    if (plan_.staging == Staging::kNone) return append(tokens);
+    if (plan_.staging == Staging::kNone) return chunks(tokens);
     view_.decode = false, view_.last_chunk = view_.staged = true;
     const std::array<int64_t, 1> staged = {tokens};
     int64_t beside = plan_.staging_layout->bytes(staged, staged);
     if (layout_.tail() > 0) beside += layout_.sequence_bytes();
     std::vector<Row> next = rows_;
-    for (size_t g = 0; g < rows_.size(); ++g) beside += stage(int(g), tokens, next[g]);
+    for (size_t g = 0; g < rows_.size(); ++g)
+      beside += window(g) > 0 ? stage_window(g, tokens, next[g]) : stage(int(g), tokens, next[g]);
     const int64_t before = live();
     rows_ = std::move(next);
     see(before + beside, live());
@@ -77,10 +87,11 @@ class Timeline {
   void decode(int64_t n) {
     if (n <= 0) return;
     view_.decode = true, view_.last_chunk = view_.staged = false;
-    if (plan_.keep.empty()) {  // all steps but the last at once
-      append(n - 1);
-      view_.logical += n - 1, view_.generated += n - 1;
-      n = 1;
+    if (plan_.keep.empty()) {  // all steps at once but the last, or the last that windows differ in
+      const int64_t jump = windows_ ? std::max<int64_t>(0, n - 1 - 2 * layout_.page()) : n - 1;
+      append(jump);
+      view_.logical += jump, view_.generated += jump;
+      n -= jump;
     }
     for (int64_t i = 0; i < n; ++i) {
       if (i + 1 == n) read();
@@ -88,21 +99,26 @@ class Timeline {
     }
   }
 
-  Cost cost() {
-    cost_.resident_bytes = live();
+  // any: what any step may leave, for lives whose picks may come earlier or later than here.
+  Cost cost(bool any) {
+    cost_.resident_bytes = any ? std::max(most_, live()) : live();
     double tokens = 0;
     for (size_t l = 0; l < resident_.size(); ++l)
-      tokens += double(rows_[size_t(layout_.group_of(int(l)))].all());
-    cost_.resident_tokens = tokens / double(resident_.size());
+      if (full(l)) tokens += double(rows_[size_t(layout_.group_of(int(l)))].all());
+    cost_.resident_tokens = tokens / std::max(1, plan_.model.full_layers());
     return cost_;
   }
 
  private:
   struct Row {                                // one group
     int64_t paged = 0, tail = 0, excess = 0;  // excess: kept beyond the budget by the last pick
+    int64_t base = 0;                         // windows: position of the first token
     int64_t all() const { return paged + tail; }
+    int64_t next() const { return base + all(); }
   };
 
+  int window(size_t group) const { return layout_.groups()[group].window; }
+  bool full(size_t layer) const { return plan_.model.layers[layer].kind == LayerKind::kFull; }
   int64_t row_bytes(int group, int64_t paged, int64_t all) const {
     return layout_.pages(paged) * paged_page(group) +
            layout_.pages(all) * layout_.page_bytes(group, Block::kState);
@@ -127,12 +143,53 @@ class Timeline {
     if (c.tail == 0) return tokens;
     return tokens < c.residual ? 0 : (tokens - c.residual) / c.grain * c.grain;
   }
-  void append(int64_t n) {
-    for (Row& row : rows_) {
-      const int64_t close = encoded(row.tail + n);
-      row.paged += close, row.tail += n - close;
+  void grow(Row& row, int64_t n) const {
+    const int64_t close = encoded(row.tail + n);
+    row.paged += close, row.tail += n - close;
+  }
+  // Whole pages before the window of the next token go.
+  void drop(size_t group, Row& row) const {
+    const int64_t page = layout_.page();
+    const int64_t to =
+        std::min(window_begin(row.next(), window(group), page), row.base + row.paged / page * page);
+    if (to > row.base) row.paged -= to - row.base, row.base = to;
+  }
+  void drop_all() {
+    for (size_t g = 0; g < rows_.size(); ++g) {
+      if (window(g) > 0) drop(g, rows_[g]);
     }
+  }
+  void append(int64_t n) {
+    for (Row& row : rows_) grow(row, n);
+    drop_all();
     see(live());
+  }
+  // A prompt through all layers, chunk by chunk where the cut is the plan's and shows in the price.
+  void chunks(int64_t n) {
+    int64_t at = view_.logical - n;
+    for (const int64_t chunk = windows_ && plan_.chunk > 0 ? plan_.chunk : n; n > 0;) {
+      const int64_t m = chunk == plan_.chunk ? std::min(n, chunk - at % chunk) : n;
+      step_of(m);
+      at += m, n -= m;
+    }
+  }
+  void step_of(int64_t n) {  // of a prompt, all layers
+    int64_t beside = 0;      // old pages of windows that go when the step ends
+    for (size_t g = 0; g < rows_.size(); ++g) {
+      Row& row = rows_[g];
+      const int64_t page = layout_.page(), old = layout_.pages(row.paged);
+      const int64_t skips =
+          window(g) > 0 && layout_.tail() == 0 ? window_skips(row.next(), n, window(g), page) : 0;
+      grow(row, n);
+      if (window(g) == 0) continue;
+      int64_t most = layout_.pages(row.paged);
+      if (skips > 0) most = old + layout_.pages(n - skips);
+      if (plan_.chunk == 0 && layout_.tail() == 0)
+        most = std::min(layout_.pages(row.paged), 2 * window_pages(window(g), page));
+      drop(g, row);
+      beside += (most - layout_.pages(row.paged)) * paged_page(int(g));
+    }
+    see(live() + beside, live());
   }
 
   struct Choice {
@@ -159,10 +216,11 @@ class Timeline {
     const int64_t grain = plan_.store_spec.grain, room = std::max<int64_t>(0, budget - ends.sink);
     const int64_t recent = ends.recent < 0 ? room : std::min(ends.recent, room);
     const int64_t sink = whole(ends.sink, grain);
-    if (row.paged == 0) return std::max(budget, row.tail);
+    if (row.paged == 0) return view_.decode ? row.tail : std::max(budget, ends.sink + recent + row.tail);
     if (view_.decode)
       return row.tail + std::max(whole(budget - row.tail, grain), sink + whole(recent - row.tail, grain));
-    return std::max(budget, sink + recent) + grain - 1;  // staged: groups and single tokens mix
+    // Staged: groups and single tokens mix, and the ring's, between them, stay.
+    return std::max(budget, sink + recent + row.tail) + grain - 1;
   }
 
   // The group's row after the prompt; returns the bytes of its new table that the old one does not share.
@@ -174,6 +232,17 @@ class Timeline {
     return row_bytes(group, row.paged, c.kept) - shared * paged_page(group);
   }
 
+  // A windowed group's row after a staged prompt; as stage().
+  int64_t stage_window(size_t group, int64_t tokens, Row& row) const {
+    const int64_t skips = window_skips(row.next(), tokens, window(group), layout_.page());
+    const int64_t shared = skips > 0 ? 0 : row.paged / layout_.page();
+    if (skips > 0) row = {0, 0, 0, row.next() + skips};
+    grow(row, tokens - skips);
+    const int64_t bytes = row_bytes(int(group), row.paged, row.all()) - shared * paged_page(int(group));
+    drop(group, row);
+    return bytes;
+  }
+
   void step() {
     ++view_.logical, ++view_.generated;
     for (Row& row : rows_) ++(layout_.tail() > 0 ? row.tail : row.paged);
@@ -181,6 +250,7 @@ class Timeline {
     see(now);
     for (size_t g = 0; g < rows_.size(); ++g) {
       Row& row = rows_[g];
+      if (window(g) > 0) continue;
       const Choice c = choose(int(g), row, row.all());
       if (!c.due) continue;
       row.excess = std::max<int64_t>(0, c.kept - c.left);
@@ -191,12 +261,13 @@ class Timeline {
       see(now + after, now - before + after);
       now += after - before;
     }
-    if (layout_.tail() == 0) return;
     for (Row& row : rows_) {
-      if (row.tail < layout_.tail()) continue;
+      if (layout_.tail() == 0 || row.tail < layout_.tail()) continue;
       row.paged += plan_.store_spec.grain, row.tail -= plan_.store_spec.grain;
     }
     see(live());
+    drop_all();
+    most_ = std::max(most_, live());
   }
 
   // What the next decode step reads of the rows as they are, at most.
@@ -205,6 +276,8 @@ class Timeline {
     for (size_t l = 0; l < resident_.size(); ++l) {
       const Row& row = rows_[size_t(layout_.group_of(int(l)))];
       int64_t paged = row.paged;
+      if (!full(l))  // of the window, the tokens before the one that sees it
+        paged = std::clamp<int64_t>(plan_.model.layers[l].window - 1 - row.tail, 0, paged);
       if (plan_.read && plan_.read_spec.source[l] >= 0) {
         paged = std::min(paged, plan_.read->read_tokens(row.paged));
         if (paged < row.paged && plan_.read_spec.source[l] == int(l)) {
@@ -214,9 +287,9 @@ class Timeline {
       }
       cost_.read_bytes += item_bytes(plan_.store_spec.components, int(l), Block::kPayload, paged);
       if (layout_.tail() > 0) cost_.read_bytes += ring_bytes(int(l)) * row.tail / layout_.tail();
-      tokens += double(paged + row.tail);
+      if (full(l)) tokens += double(paged + row.tail);
     }
-    cost_.read_tokens = tokens / double(resident_.size());
+    cost_.read_tokens = tokens / std::max(1, plan_.model.full_layers());
   }
 
   // Bytes of one item; 0: not in this layer, or of another block.
@@ -266,20 +339,23 @@ class Timeline {
   std::vector<Row> rows_;          // by group
   std::vector<int64_t> resident_;  // by layer, what view_ shows
   std::vector<Ends> ends_;         // by keeper
+  bool windows_ = false;           // there are windowed groups
+  int64_t most_ = 0;               // bytes that a decode step left
   Cost cost_;
 };
 
 }  // namespace
 
 Cost Plan::cost(const SeqView& request, std::span<const std::array<int64_t, 2>> held) const {
+  const bool late_picks = !held.empty() && !keep.empty() && store_spec.grain > 1;
   const auto play = [&](int64_t excess) {
     Timeline timeline(*this, request, held, excess);
     timeline.prompt(request.prompt);
     timeline.decode(request.max_new - 1);  // the last token generated is never forwarded
-    return timeline.cost();
+    return timeline.cost(late_picks);
   };
   Cost c = play(0);
-  if (held.empty() || keep.empty() || store_spec.grain == 1) return c;
+  if (!late_picks) return c;
   // An earlier pick may have left a part of a group too many, which delays the next one: the dearer life
   // counts.
   const Cost late = play(store_spec.grain - 1);

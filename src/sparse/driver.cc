@@ -7,6 +7,7 @@
 #include "kernels/attention/attention.h"
 #include "kernels/rope/rope.h"
 #include "sparse/driver_impl.h"
+#include "sparse/windows.h"
 
 namespace se {
 namespace {
@@ -147,12 +148,25 @@ void Driver::Impl::make_families() {
   }
 }
 
+// With a ring the chunk is the plan's and bounded, and the ring's tokens must not be parted from it: the row
+// simply grows.
+int64_t Driver::Impl::skipped(const PlanSequence& seq, int group, int64_t n) const {
+  const KvLayout& layout = *seq.plan().layout;
+  const int window = layout.groups()[size_t(group)].window;
+  return window == 0 || layout.tail() > 0 ? 0 : window_skips(seq.logical_, n, window, layout.page());
+}
+
 int64_t Driver::Impl::bytes_needed(const DriverRow& row) const {
   const Plan& plan = row.seq->plan();
   const KvLayout& layout = *plan.layout;
   int64_t need = 0;
   for (int g = 0; g < int(layout.groups().size()); ++g) {
     const KvTable& t = row.seq->kv().table(g);
+    if (const int64_t skip = skipped(*row.seq, g, row.tokens)) {
+      need += layout.pages(row.tokens - skip) *
+              (layout.page_bytes(g, Block::kPayload) + layout.page_bytes(g, Block::kIndex));
+      continue;
+    }
     int64_t paged = t.paged + row.tokens;
     if (plan.store_spec.tail > 0) {  // a full ring closes at commit: its pages are counted now
       const bool closes = row.decode && t.tail + 1 == plan.store_spec.tail;
@@ -172,33 +186,24 @@ Status Driver::Impl::place_row(int r, const DriverRow& row, Family& f) {
   PlanSequence& seq = *row.seq;
   KvSequence& kv = *seq.kv_;
   const CodecSpec& spec = f.plan->store_spec;
-  f.tables->add_past(r, kv);
+  f.tables->add_past(r, kv, seq.logical_);
   const int32_t* pos = packed.pos.data() + packed.q_start[size_t(r)];
   const std::span<const int32_t> positions(pos, size_t(row.tokens));
-  const int groups = int(kv.layout().groups().size());
-  std::vector<std::array<int64_t, 2>> before;
-  for (int g = 0; g < groups; ++g) before.push_back({kv.table(g).paged, kv.table(g).tail});
-  if (spec.tail == 0) {
-    SE_TRY(store.append(kv, positions));
-  } else {
-    for (int g = 0; g < groups; ++g) {
-      const int64_t tail = kv.table(g).tail;
+  for (int g = 0; g < int(kv.layout().groups().size()); ++g) {
+    const int64_t skip = skipped(seq, g, row.tokens);
+    if (skip > 0) seq.retired_.emplace_back(g, store.take_table(kv, g));
+    const int64_t paged = kv.table(g).paged, tail = kv.table(g).tail;
+    if (spec.tail == 0) {
+      SE_TRY(store.append(kv, positions.subspan(size_t(skip)), std::array{g}));
+    } else {
       const int64_t encoded = row.decode ? 0 : tokens_to_encode(spec, tail + row.tokens);
       const int64_t from_tail = std::min(encoded, tail), from_new = encoded - from_tail;
       if (from_tail > 0) SE_TRY(store.close_tail(kv, g, from_tail));
       if (from_new > 0) SE_TRY(store.append(kv, positions.first(size_t(from_new)), std::array{g}));
       SE_TRY(store.append_tail(kv, g, positions.subspan(size_t(from_new))));
     }
-  }
-  for (int g = 0; g < groups; ++g) {
-    f.tables->add_places(r,
-                         g,
-                         kv.table(g),
-                         before[size_t(g)][0],
-                         before[size_t(g)][1],
-                         packed.q_start[size_t(r)],
-                         row.tokens,
-                         kv.item());
+    const int64_t first = packed.q_start[size_t(r)] + skip;
+    f.tables->add_places(r, g, kv.table(g), paged, tail, first, row.tokens - skip, kv.item());
   }
   return ok();
 }
@@ -235,7 +240,12 @@ Status Driver::begin(std::span<const DriverRow> rows) {
     for (int32_t r : f.ids) {
       Status s = d.place_row(r, rows[size_t(r)], f);
       if (s.ok()) continue;
-      for (size_t i = 0; i < rows.size(); ++i) d.store.rollback(*rows[i].seq->kv_, marks[i]);
+      for (size_t i = 0; i < rows.size(); ++i) {
+        PlanSequence& seq = *rows[i].seq;
+        for (auto& [group, table] : seq.retired_) seq.kv_->table(group) = std::move(table);
+        seq.retired_.clear();
+        d.store.rollback(*seq.kv_, marks[i]);
+      }
       return s;
     }
   }
@@ -284,17 +294,19 @@ void Driver::Impl::attend_family(
     plan.store->parts(layer, select(f, layer, present, s), view, s);
   }
   if (!fill) run_parts(f, view, l, present, out, lse);
-  if (f.staged && slice.last) keep_votes(plan, present);
+  if (f.staged && slice.last && l.kind == LayerKind::kFull) keep_votes(plan, present);
   if (!f.staged && late) plan.store->write(layer, present, s);
 
   if (!f.decode) return;
   for (size_t i = 0; i < f.seqs.size(); ++i) {
     PlanSequence& seq = *f.seqs[i];
     const int32_t row = f.ids[i];
+    if (layer == 0) seq.counters_.last_read_tokens = 0;
+    if (l.kind != LayerKind::kFull) continue;
     int64_t read = 0;
     for (int p = 0; p < view.n; ++p) read += *view.parts[size_t(p)].index.tokens.at<int32_t>(row);
     seq.counters_.read_tokens += read;
-    seq.counters_.last_read_tokens = (layer == 0 ? 0 : seq.counters_.last_read_tokens) + read;
+    seq.counters_.last_read_tokens += read;
     if (plan.ring > 0) {
       const KvPlane ring = plan.layout->plane(layer, kDriverOwner, 0);
       char* to = store.arena().base() + seq.kv_->item() * kPageStep + ring.offset;
@@ -342,6 +354,7 @@ void Driver::Impl::run_parts(Family& f,
   }
   AttendArgs a;
   a.rows = &packed.view, a.list = f.list, a.q = present.q, a.scale = l.scale, a.scratch = &scratch;
+  a.window = l.kind == LayerKind::kWindow ? l.window : 0;
   bool first = true;
   const auto attend_into = [&](auto&& call) {
     const auto mark = scratch.mark();
@@ -366,6 +379,11 @@ void Driver::fill_only(bool on) { impl_->fill = on; }
 
 int64_t Driver::bytes(const PlanSequence& seq) const {
   int64_t n = impl_->store.bytes(*seq.kv_);
+  for (const auto& [group, table] : seq.retired_) {
+    for (const auto* pages : {&table.payload, &table.index, &table.state}) {
+      for (const PageRef& page : *pages) n += page.bytes();
+    }
+  }
   if (!seq.staged_) return n;
   n += impl_->store.bytes(*seq.staged_) + (seq.pending_block_ ? seq.pending_block_.bytes() : 0);
   const KvLayout& layout = *seq.plan().layout;

@@ -18,9 +18,9 @@ namespace se {
 
 struct KvCounters {  // counted, not assumed
   int64_t decode_steps = 0;
-  int64_t read_tokens =
-      0;  // sum over decode steps and layers of tokens read (paged and ring; the present not)
-  int64_t last_read_tokens = 0;           // of the last decode step, sum over layers
+  // Sums over layers of kind kFull of tokens read by decode steps (paged and ring; the present not).
+  int64_t read_tokens = 0;
+  int64_t last_read_tokens = 0;           // of the last decode step
   int64_t picks = 0, dropped_tokens = 0;  // sums over layers
 };
 
@@ -46,11 +46,13 @@ class PlanSequence {
   std::vector<int64_t> excess_;  // by layer: kept beyond the budget by the last pick (grain)
   int64_t ring_count_ = 0;       // valid queries in the ring
   KvCounters counters_;
-  std::unique_ptr<KvSequence> staged_;  // layer-major prefill: plain pages of one layer
-  std::vector<KvTable> pending_;        // by group: tables that commit_prompt installs
+  std::vector<std::pair<int, KvTable>> retired_;  // windows: by group, what this step still attends
+  std::unique_ptr<KvSequence> staged_;            // layer-major prefill: plain pages of one layer
+  std::vector<KvTable> pending_;                  // by group: tables that commit_prompt installs
   std::vector<uint8_t> pending_made_;
   std::vector<int64_t> pending_excess_;  // by layer
-  std::vector<int32_t> kept_;            // the layer's survivors: ordinals over paged, tail and staged tokens
+  // By group, the survivors while its layers go through: ordinals over paged, tail and staged tokens.
+  std::vector<std::vector<int32_t>> kept_;
   PageRef pending_block_;
 };
 

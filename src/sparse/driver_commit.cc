@@ -162,12 +162,13 @@ Status Driver::Impl::keep_after_decode(PlanSequence& seq) {
   std::unique_ptr<Alone> alone;
   kept.reserve(kv.layout().groups().size());
   for (int g = 0; g < int(kv.layout().groups().size()); ++g) {
-    const int l = kv.layout().groups()[size_t(g)].layers.front();
-    if (!due(l)) continue;
+    const KvGroup& group = kv.layout().groups()[size_t(g)];
+    const int l = group.layers.front();
+    if (group.window > 0 || !due(l)) continue;
     commit_scratch.reset();
     if (!alone) {
       alone = std::make_unique<Alone>(seq, kv, plan, base(), 0);
-      alone->tables.add_past(0, kv);
+      alone->tables.add_past(0, kv, seq.logical_);
     }
     const std::array<PlanSequence*, 1> seqs{&seq};
     DeviceStep s = device_step(Phase::kCommit,
@@ -330,16 +331,26 @@ void Driver::Impl::index_units(PlanSequence& seq) {
   }
 }
 
+void Driver::Impl::drop_pages(PlanSequence& seq) {
+  const auto& groups = seq.kv_->layout().groups();
+  for (int g = 0; g < int(groups.size()); ++g) {
+    if (const int window = groups[size_t(g)].window)
+      store.drop_before(*seq.kv_, g, seq.logical_ - window + 1);
+  }
+}
+
 std::vector<Status> Driver::commit() {
   Impl& d = *impl_;
   std::vector<Status> statuses;
   for (const DriverRow& r : d.step) {
     PlanSequence& seq = *r.seq;
     seq.logical_ += r.tokens;
+    seq.retired_.clear();
     if (r.decode) ++seq.generated_, ++seq.ring_count_, ++seq.counters_.decode_steps;
     Status s = r.decode ? d.keep_after_decode(seq) : ok();
     Status closed = d.close_ring(seq);
     if (closed.ok()) d.index_units(seq);
+    d.drop_pages(seq);
     statuses.push_back(s.ok() ? closed : s);
   }
   d.step.clear();

@@ -91,6 +91,8 @@ struct Driver::Impl {
                  const TensorView& out,
                  const TensorView& lse);
 
+  // Tokens of a step that a windowed group never stores (windows.h).
+  int64_t skipped(const PlanSequence& seq, int group, int64_t n) const;
   int64_t bytes_needed(const DriverRow& row) const;
   Status place_row(int row, const DriverRow& r, Family& f);
 
@@ -116,8 +118,10 @@ struct Driver::Impl {
             std::vector<int32_t>& kept);
   Status keep_after_decode(PlanSequence& seq);
   Status close_ring(PlanSequence& seq);
+  void drop_pages(PlanSequence& seq);  // those before the windows of the next token
   void index_units(PlanSequence& seq);
 
+  std::vector<int32_t> window_survivors(const PlanSequence& seq, int group) const;
   Status store_survivors(int layer, const std::vector<int32_t>& kept);
 };
 

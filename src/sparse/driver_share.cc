@@ -43,7 +43,7 @@ Status Driver::seed_slice(PlanSequence& seq, int layer, const PlanSequence& from
   SE_TRY(begin_slice(seq, layer, 0, from.logical_));
   d.commit_scratch.reset();
   Alone donor(from, *from.kv_, dense, d.base(), 0);
-  donor.tables.add_past(0, *from.kv_);
+  donor.tables.add_past(0, *from.kv_, from.logical_);
   PlanSequence* self = &seq;
   const std::array<PlanSequence*, 1> seqs{self};
   DeviceStep read = d.device_step(Phase::kCommit,

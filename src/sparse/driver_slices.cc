@@ -2,8 +2,10 @@
 // the codec gets the survivors. Old tables serve all layers until commit_prompt.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "sparse/driver_impl.h"
+#include "sparse/windows.h"
 
 namespace se {
 
@@ -16,6 +18,7 @@ Status Driver::begin_slice(PlanSequence& seq, int layer, int64_t first, int64_t 
     SE_ASSIGN(seq.staged_, d.store.create_sequence(plan.staging_layout));
     seq.pending_.assign(plan.layout->groups().size(), {});
     seq.pending_made_.assign(plan.layout->groups().size(), 0);
+    seq.kept_.assign(plan.layout->groups().size(), {});
   }
   KvSequence& staged = *seq.staged_;
   d.packed.clear();
@@ -32,14 +35,25 @@ Status Driver::begin_slice(PlanSequence& seq, int layer, int64_t first, int64_t 
   d.add_to_family(0, d.step[0]);
   d.make_families();
   Family& f = d.families[0];
-  f.tables->add_past(0, *seq.kv_);
+  f.tables->add_past(0, *seq.kv_, seq.logical_);
   f.staged = std::make_unique<StepTables>(plan, *plan.staging_layout, d.base(), 1, n, true);
-  f.staged->add_past(0, staged, first);
+  f.staged->add_past(0, staged, seq.logical_, first);
   f.staged->add_staged_places(staged.table(0), first, 0, n);
   d.slice.seq = &seq, d.slice.layer = layer, d.slice.first = first, d.slice.n = n,
   d.slice.last = d.step[0].last_chunk;
   d.slice.votes.clear();
   return ok();
+}
+
+// A windowed group's survivors of the prompt. If none of the old tokens is seen again the row begins anew, on
+// a page's boundary; else it grows, and commit_prompt drops what has left the window.
+std::vector<int32_t> Driver::Impl::window_survivors(const PlanSequence& seq, int group) const {
+  const KvLayout& layout = *seq.plan().layout;
+  const int64_t old = seq.kv_->table(group).tokens(), n = seq.staged_->table(0).paged;
+  const int64_t skip = window_skips(seq.logical_, n, layout.groups()[size_t(group)].window, layout.page());
+  std::vector<int32_t> kept(size_t(skip > 0 ? n - skip : old + n));
+  std::iota(kept.begin(), kept.end(), int32_t(old + n - int64_t(kept.size())));
+  return kept;
 }
 
 // Writes the survivors of a layer (ordinals over paged, tail and staged tokens) through the codec into the
@@ -50,8 +64,11 @@ Status Driver::Impl::store_survivors(int layer, const std::vector<int32_t>& kept
   const LayerKv& l = model.layers[size_t(layer)];
   const int g = plan.layout->group_of(layer);
   const KvTable& old = seq.kv_->table(g);
-  const int64_t paged = old.paged, tail = old.tail, ring = plan.store_spec.tail;
-  const auto new_from = std::lower_bound(kept.begin(), kept.end(), int32_t(paged + tail));
+  const int64_t paged = old.paged, ring = plan.store_spec.tail;
+  // A window that has passed all old tokens leaves the ring's behind too; keepers never do.
+  const bool anew = plan.layout->groups()[size_t(g)].window > 0 && (kept.empty() || kept[0] >= old.tokens());
+  const int64_t tail = anew ? 0 : old.tail;
+  const auto new_from = std::lower_bound(kept.begin(), kept.end(), int32_t(old.tokens()));
   const auto old_to = std::lower_bound(kept.begin(), kept.end(), int32_t(paged));
   const std::vector<int32_t> survivors(kept.begin(), old_to), fresh(new_from, kept.end());  // fresh: ordinals
   const int64_t n = int64_t(fresh.size());
@@ -61,9 +78,8 @@ Status Driver::Impl::store_survivors(int layer, const std::vector<int32_t>& kept
     SE_ASSIGN(seq.pending_block_, store.clone_block(*seq.kv_));
   }
   if (!seq.pending_made_[size_t(g)]) {
-    std::vector<int32_t> positions(old.positions.begin() + paged,
-                                   old.positions.end());  // tail, then the new ones
-    for (int32_t o : fresh) positions.push_back(int32_t(seq.logical_ + o - paged - tail));
+    std::vector<int32_t> positions(old.positions.end() - tail, old.positions.end());  // then the new ones
+    for (int32_t o : fresh) positions.push_back(int32_t(seq.logical_ + o - old.tokens()));
     const std::span<const int32_t> all(positions);
     SE_ASSIGN(seq.pending_[size_t(g)],
               store.stage_table(
@@ -73,14 +89,14 @@ Status Driver::Impl::store_survivors(int layer, const std::vector<int32_t>& kept
   }
 
   Alone alone(seq, *seq.kv_, plan, base(), n);
-  alone.tables.add_past(0, *seq.kv_);
+  if (!anew) alone.tables.add_past(0, *seq.kv_, seq.logical_);
   const int64_t block = ring > 0 ? seq.pending_block_.id() : seq.kv_->item();
   alone.tables.add_places(0, g, seq.pending_[size_t(g)], int64_t(survivors.size()), tail, 0, n, block);
 
   // k, v of the survivors, gathered from the staged pages.
   const std::array<PlanSequence*, 1> seqs{&seq};
   StepTables staged(plan, *plan.staging_layout, base(), 1, 0, true);
-  staged.add_past(0, *seq.staged_);
+  staged.add_past(0, *seq.staged_, seq.logical_);
   DeviceStep p = device_step(Phase::kCommit,
                              alone.packed.view,
                              alone.list,
@@ -95,7 +111,7 @@ Status Driver::Impl::store_survivors(int layer, const std::vector<int32_t>& kept
   x.k = commit_scratch.take(DType::kF32, {n, l.kv_heads, l.k_dim});
   x.v = commit_scratch.take(DType::kF32, {n, l.kv_heads, l.v_dim});
   for (int64_t i = 0; i < n; ++i) {
-    const int64_t o = fresh[size_t(i)] - paged - tail;
+    const int64_t o = fresh[size_t(i)] - old.tokens();
     std::memcpy(x.k.at<char>(i), all.k.at<char>(o), size_t(x.k.stride[0]));
     std::memcpy(x.v.at<char>(i), all.v.at<char>(o), size_t(x.v.stride[0]));
   }
@@ -124,13 +140,24 @@ Status Driver::end_slice() {
   const KvTable& old = seq.kv_->table(g);
   const int64_t staged_n = seq.staged_->table(0).paged, ordinals = old.tokens() + staged_n;
 
-  std::vector<int32_t>& kept = seq.kept_;
+  std::vector<int32_t>& kept = seq.kept_[size_t(g)];
+  const auto finish = [&] {
+    const Status s = d.store_survivors(layer, kept);
+    if (layer == plan.layout->groups()[size_t(g)].layers.back()) std::vector<int32_t>().swap(kept);
+    d.step.clear();
+    d.families.clear();
+    return s;
+  };
+  if (plan.layout->groups()[size_t(g)].window > 0) {
+    if (!seq.pending_made_[size_t(g)]) kept = d.window_survivors(seq, g);
+    return finish();
+  }
   if (!seq.pending_made_[size_t(g)]) {
     const std::array<PlanSequence*, 1> seqs{&seq};
     Alone alone(seq, *seq.kv_, plan, d.base(), 0);
-    alone.tables.add_past(0, *seq.kv_);
+    alone.tables.add_past(0, *seq.kv_, seq.logical_);
     StepTables staged(plan, *plan.staging_layout, d.base(), 1, 0, true);
-    staged.add_past(0, *seq.staged_);
+    staged.add_past(0, *seq.staged_, seq.logical_);
     DeviceStep s = d.device_step(Phase::kCommit,
                                  alone.packed.view,
                                  alone.list,
@@ -167,10 +194,7 @@ Status Driver::end_slice() {
   seq.pending_excess_.resize(d.model.layers.size());
   seq.pending_excess_[size_t(layer)] = std::max<int64_t>(0, int64_t(kept.size()) - target);
   seq.counters_.dropped_tokens += ordinals - int64_t(kept.size());
-  SE_TRY(d.store_survivors(layer, kept));
-  d.step.clear();
-  d.families.clear();
-  return ok();
+  return finish();
 }
 
 Status Driver::commit_prompt(PlanSequence& seq) {
@@ -183,6 +207,7 @@ Status Driver::commit_prompt(PlanSequence& seq) {
   seq.excess_ = seq.pending_excess_;
   abandon_prompt(seq);
   seq.logical_ += n;
+  d.drop_pages(seq);
   d.index_units(seq);
   return ok();
 }
@@ -191,6 +216,7 @@ void Driver::abandon_prompt(PlanSequence& seq) {
   seq.staged_.reset();
   seq.pending_.clear();
   seq.pending_made_.clear();
+  seq.kept_.clear();
   seq.pending_block_ = {};
   if (impl_->slice.seq == &seq) impl_->slice.seq = nullptr;
 }

@@ -35,7 +35,12 @@ Status ask_specs(Plan& plan, std::span<const std::string> names) {
   }
   plan.store_spec = plan.store->spec(plan.model);
   for (const auto& keeper : plan.keep) plan.keep_specs.push_back(keeper->spec(plan.model, plan.store_spec));
-  if (plan.read) plan.read_spec = plan.read->spec(plan.model, plan.store_spec);
+  if (plan.read) {
+    plan.read_spec = plan.read->spec(plan.model, plan.store_spec);
+    for (size_t l = 0; l < plan.model.layers.size() && l < plan.read_spec.source.size(); ++l) {
+      if (plan.model.layers[l].kind != LayerKind::kFull) plan.read_spec.source[l] = -1;
+    }
+  }
   return ok();
 }
 
@@ -56,16 +61,23 @@ int64_t page_of(const Plan& plan) {
   return int64_t(std::bit_ceil(uint64_t(page)));
 }
 
+// Full layers: one group, or one each where a keeper keeps a set per layer. Windowed layers: one per window.
 std::vector<KvGroup> groups_of(const Plan& plan) {
   const bool by_layer = std::any_of(plan.keep_specs.begin(), plan.keep_specs.end(), [](const KeeperSpec& s) {
     return s.scope == KeepScope::kLayer;
   });
-  const int layers = int(plan.model.layers.size());
-  std::vector<KvGroup> groups(size_t(by_layer ? layers : 1));
-  for (int l = 0; l < layers; ++l) {
-    KvGroup& group = groups[size_t(by_layer ? l : 0)];
-    group.layers.push_back(l);
-    group.domain = by_layer ? l : 0;
+  std::vector<KvGroup> groups;
+  for (int l = 0; l < int(plan.model.layers.size()); ++l) {
+    const LayerKv& layer = plan.model.layers[size_t(l)];
+    const int window = layer.kind == LayerKind::kWindow ? layer.window : 0;
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const KvGroup& g) {
+      return g.window == window && (window > 0 || !by_layer);
+    });
+    if (group == groups.end()) {
+      groups.push_back({{}, int(groups.size()), window});
+      group = std::prev(groups.end());
+    }
+    group->layers.push_back(l);
   }
   return groups;
 }
@@ -91,7 +103,8 @@ void settle_steps(Plan& plan) {
   }
 }
 
-// Components by owner. A reader's lie where it selects, everybody else's in all layers.
+// Components by owner. A reader's lie where it selects, a codec's wherever K and V are stored, everybody
+// else's in full layers.
 std::vector<KvComponent> components_of(const Plan& plan) {
   std::vector<KvComponent> components;
   const auto add = [&](const std::vector<ComponentSpec>& specs, int owner) {
@@ -109,7 +122,15 @@ std::vector<KvComponent> components_of(const Plan& plan) {
           .last = {}}},
         kDriverOwner);
   }
-  add(plan.store_spec.components, plan.owner(*plan.store));
+  std::vector<int> storing;
+  for (int l = 0; l < int(plan.model.layers.size()); ++l) {
+    if (plan.model.layers[size_t(l)].stores()) storing.push_back(l);
+  }
+  std::vector<ComponentSpec> payload = plan.store_spec.components;
+  for (ComponentSpec& c : payload) {
+    if (c.layers.empty()) c.layers = storing;
+  }
+  add(payload, plan.owner(*plan.store));
   for (size_t k = 0; k < plan.keep.size(); ++k) add(plan.keep_specs[k].components, plan.owner(*plan.keep[k]));
   if (!plan.read) return components;
 
@@ -132,6 +153,7 @@ Status make_layouts(Plan& plan) {
   if (plan.staging == Staging::kNone) return ok();
   ModelKv one = plan.model;  // layers are of equal shape (check_model): any of them will do
   one.layers.resize(1);
+  one.layers[0].kind = LayerKind::kFull;
   std::vector<KvComponent> components;
   const CodecSpec plain = plan.plain->spec(one);
   for (size_t i = 0; i < plain.components.size(); ++i) {

@@ -11,7 +11,8 @@ enum class Staging : uint8_t {
 };  // kLayer: layer-major prefill, the prompt's K/V held exact until the pick
 
 // What a request costs, before it runs; derived from components and the keepers' arithmetic, and equal to
-// what the store allocates. Tokens are means over the layers of kind kFull.
+// what the store allocates (of a windowed layer's prompt: the most that any cut of it can hold). Tokens are
+// means over the layers of kind kFull, on which plans act.
 struct Cost {
   int64_t resident_bytes = 0;   // after the last token
   int64_t peak_bytes = 0;       // most at any time
@@ -42,7 +43,9 @@ struct Plan {
   uint64_t state_id = 0, read_id = 0;  // fingerprints: what made the bytes; what decode reads
 
   int owner(const Stage& stage) const;  // its number in `stages`
-  // From an empty sequence: prompt, max_new of the view. Continuing: `held` has (paged, tail) by group.
+  // Of a turn of request.prompt tokens and at most request.max_new generated ones (the last is never
+  // forwarded). From an empty sequence: logical is 0. Continuing: logical counts the tokens forwarded before
+  // the turn, and `held` has what is left of them, (paged, tail) by group.
   Cost cost(const SeqView& request, std::span<const std::array<int64_t, 2>> held = {}) const;
 };
 inline constexpr int kDriverOwner =

@@ -16,6 +16,7 @@ StepTables::StepTables(
   for (size_t g = 0; g < layout.groups().size(); ++g) {
     Group group;
     group.past = group.index = group.state = group.tail = group.fresh = Ragged(rows);
+    group.past_first.assign(size_t(rows), 0), group.tail_first = group.past_first;
     group.slot.assign(size_t(tokens), -1);
     group.paged.assign(size_t(tokens), 0);
     groups_.push_back(std::move(group));
@@ -38,7 +39,7 @@ void StepTables::push_pages(int row, Ragged& to, std::span<const PageRef> pages,
   }
 }
 
-void StepTables::add_past(int row, const KvSequence& seq, int64_t limit) {
+void StepTables::add_past(int row, const KvSequence& seq, int64_t next, int64_t limit) {
   for (int g = 0; g < int(groups_.size()); ++g) {
     const KvTable& table = seq.table(g);
     Group& group = groups_[size_t(g)];
@@ -46,6 +47,8 @@ void StepTables::add_past(int row, const KvSequence& seq, int64_t limit) {
     push_pages(row, group.past, table.payload, paged);
     if (layout_.page_bytes(g, Block::kIndex) > 0) push_pages(row, group.index, table.index, paged);
     if (layout_.page_bytes(g, Block::kState) > 0) push_pages(row, group.state, table.state, table.tokens());
+    group.past_first[size_t(row)] = table.positions.empty() ? next : table.positions.front();
+    group.tail_first[size_t(row)] = table.tail == 0 ? next : table.positions[size_t(table.paged)];
     group.tail.begin(row);
     const int64_t size = layout_.tail();
     for (int64_t i = 0; i < table.tail;) {  // at most two runs: the ring may wrap
@@ -128,15 +131,20 @@ KvIndex StepTables::Ragged::view(int unit, int page, const TensorView& offset) c
 KvIndex StepTables::past(int layer, Block block) const {
   const Group& g = group(layer);
   const Ragged& r = block == Block::kPayload ? g.past : block == Block::kIndex ? g.index : g.state;
-  return r.view(int(layout_.page()), int(layout_.page()), offsets(layer, block));
+  KvIndex i = r.view(int(layout_.page()), int(layout_.page()), offsets(layer, block));
+  if (windowed(layer)) i.first = view_of(g.past_first, DType::kI64);
+  return i;
 }
 
 KvIndex StepTables::tail(int layer) const {
   static const std::vector<int64_t> kZeros(4096, 0);  // planes per sequence include the layer's offset
   SE_CHECK(rows_ <= int(kZeros.size()), "{} rows in a step", rows_);
   const int ring = int(layout_.tail());
-  return group(layer).tail.view(
-      ring, ring, TensorView::of(const_cast<int64_t*>(kZeros.data()), DType::kI64, {rows_}));
+  const Group& g = group(layer);
+  KvIndex i =
+      g.tail.view(ring, ring, TensorView::of(const_cast<int64_t*>(kZeros.data()), DType::kI64, {rows_}));
+  if (windowed(layer)) i.first = view_of(g.tail_first, DType::kI64);
+  return i;
 }
 
 KvIndex StepTables::fresh(int layer) const {

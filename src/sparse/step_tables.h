@@ -16,8 +16,9 @@ class StepTables final : public KvView {
   StepTables(
       const Plan& plan, const KvLayout& layout, const char* base, int rows, int64_t tokens, bool staged);
 
-  // The row's paged tokens (the first `limit` of them if >= 0) and ring, as they are now.
-  void add_past(int row, const KvSequence& seq, int64_t limit = -1);
+  // The row's paged tokens (the first `limit` of them if >= 0) and ring, as they are now; `next`: position of
+  // the token that comes after them (staged: of the first staged one).
+  void add_past(int row, const KvSequence& seq, int64_t next, int64_t limit = -1);
   // Where tokens [first_token, first_token + n) of the step go: `table` is the group's table after they were
   // counted in, and held `paged` + `tail` tokens before. block: item of the kPerSequence block whose ring
   // takes them.
@@ -58,9 +59,11 @@ class StepTables final : public KvView {
   };
   struct Group {
     Ragged past, index, state, tail, fresh;
-    std::vector<int64_t> slot;   // [tokens], without the layer's offset
-    std::vector<uint8_t> paged;  // [tokens]: a paged slot (offset applies)
+    std::vector<int64_t> past_first, tail_first;  // [rows]: position of the first token of past, of tail
+    std::vector<int64_t> slot;                    // [tokens], without the layer's offset
+    std::vector<uint8_t> paged;                   // [tokens]: a paged slot (offset applies)
   };
+  bool windowed(int layer) const { return plan_.model.layers[size_t(layer)].kind == LayerKind::kWindow; }
   int layer_of(int layer) const { return staged_ ? 0 : layer; }
   const Group& group(int layer) const { return groups_[size_t(layout_.group_of(layer_of(layer)))]; }
   void push_pages(int row, Ragged& to, std::span<const PageRef> pages, int64_t tokens);

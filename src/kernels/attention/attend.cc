@@ -15,9 +15,9 @@ constexpr int kShortRows = 24;  // up to here the splits of a tile are spread ov
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 
 struct Item {
-  int64_t row = 0, token = 0, tokens = 0;  // query tokens [token, token + tokens), packed
-  int64_t split = 0, splits = 0;           // [split, split + splits)
-  int64_t partial = -1;                    // first of its partial results; -1: straight to out
+  int64_t row = 0, token = 0, tokens = 0;    // query tokens [token, token + tokens), packed
+  int64_t first = 0, split = 0, splits = 0;  // first split that the tile sees; this item's [split, + splits)
+  int64_t partial = -1;                      // first of its partial results; -1: straight to out
   int kv_head = 0;
 };
 
@@ -34,8 +34,11 @@ struct Pass {
     const int64_t split = args.rows->split.empty() ? 0 : args.rows->split.ptr<int32_t>()[row];
     return split > 0 ? split : std::numeric_limits<int64_t>::max() / 2;
   }
-  int64_t places_of(const Item& item, const RowKeys& keys) const {  // linear places that its last token sees
+  int64_t places_of(const Item& item, const RowKeys& keys) const {  // end of those that its last token sees
     return keys.extent + (source.present ? item.token + item.tokens - keys.first : 0);
+  }
+  int64_t first_of(const Item& item, const RowKeys& keys) const {  // split of the lowest that it sees
+    return args.window > 0 ? std::max(lowest_place(args, item.token), keys.base) / split_of(item.row) : 0;
   }
 };
 
@@ -52,26 +55,27 @@ void for_each_item(const Pass& pass, const Fn& fn) {
     Item item;
     item.row = ids[i];
     const int64_t tokens = start[item.row + 1] - start[item.row], split = pass.split_of(item.row);
-    const auto splits_of = [&](int h) {
-      const int64_t places = pass.places_of(item, row_keys(pass.source, *pass.args.rows, item.row, h));
-      return std::max<int64_t>((places + split - 1) / split, 1);
+    const auto splits_of = [&](int h) {  // counted from item.first
+      const int64_t places = pass.places_of(item, row_keys(pass.source, pass.args, item.row, h));
+      return std::max<int64_t>((places + split - 1) / split - item.first, 1);
     };
     for (int64_t t = (tokens - 1) / pass.tile_tokens * pass.tile_tokens; t >= 0 && tokens > 0;
          t -= pass.tile_tokens) {
       item.token = start[item.row] + t;
       item.tokens = std::min<int64_t>(pass.tile_tokens, tokens - t);
+      item.first = pass.first_of(item, row_keys(pass.source, pass.args, item.row, 0));
       const int64_t rows = item.tokens * pass.group;
       int64_t most = 1;
       for (int h = 0; h < heads; ++h) most = std::max(most, splits_of(h));
       if (most == 1 || rows > kShortRows) {
         for (item.kv_head = 0; item.kv_head < heads; ++item.kv_head) {
-          item.split = 0, item.splits = splits_of(item.kv_head), item.partial = -1;
+          item.split = item.first, item.splits = splits_of(item.kv_head), item.partial = -1;
           fn(item);
         }
         continue;
       }
       item.splits = 1;
-      for (item.split = 0; item.split < most; ++item.split) {
+      for (item.split = item.first; item.split < item.first + most; ++item.split) {
         for (item.kv_head = 0; item.kv_head < heads; ++item.kv_head, partial += rows) {
           item.partial = partial;
           fn(item);
@@ -83,7 +87,7 @@ void for_each_item(const Pass& pass, const Fn& fn) {
 
 struct TileWork {  // one thread's scratch
   float *q, *scores, *out;
-  int32_t* seen;
+  int32_t *from, *seen;  // of each row, the keys of a block that it sees
   Running run;
 };
 
@@ -98,11 +102,12 @@ TileWork tile_work(const Pass& pass, float* scratch) {
   w.run.l = w.run.m + rows;
   w.out = w.run.l + rows;
   w.seen = reinterpret_cast<int32_t*>(w.out + vd);
+  w.from = w.seen + rows;
   return w;
 }
 
 int64_t tile_floats(const Pass& pass) {
-  return pass.rows * (round_up8(pass.source.k_dim) + round_up8(pass.source.v_dim) + kKeyBlock + 3) +
+  return pass.rows * (round_up8(pass.source.k_dim) + round_up8(pass.source.v_dim) + kKeyBlock + 4) +
          round_up8(pass.source.v_dim);
 }
 
@@ -115,8 +120,10 @@ void absorb_split(const Pass& pass,
                   int64_t end,
                   TileWork& w) {
   const int rows = int(item.tokens) * pass.group, kd = int(round_up8(pass.source.k_dim));
+  const bool window = pass.args.window > 0;
   KeyBlockView block;
-  for (int64_t b = begin; b < end; b += kKeyBlock) {
+  const int64_t skip = window ? std::max<int64_t>(lowest_place(pass.args, item.token) - begin, 0) : 0;
+  for (int64_t b = begin + skip / kKeyBlock * kKeyBlock; b < end; b += kKeyBlock) {
     reader.read(keys, b, std::min(b + kKeyBlock, end), item.token + item.tokens, rows <= 3, true, block);
     reader.prefetch(keys, b + kKeyBlock, std::min(b + 2 * kKeyBlock, end), true);
     if (block.n == 0) continue;
@@ -125,14 +132,27 @@ void absorb_split(const Pass& pass,
       const int64_t token = item.token + r / pass.group;
       const int64_t present = std::clamp<int64_t>(token + 1 - block.first_present, 0, block.n - block.n_past);
       w.seen[r] = int32_t(block.n_past + present);
+      if (window) {
+        const int64_t low = lowest_place(pass.args, token) - b;
+        w.from[r] = int32_t(std::lower_bound(block.place, block.place + block.n, low) - block.place);
+        if (w.from[r] >= w.seen[r]) w.from[r] = w.seen[r] = 0;
+      }
       if (w.seen[r] > 0) first = r;
     }
     if (first == rows) continue;
     float* scores = w.scores + first * kKeyBlock;
     pass.core.dots(w.q + first * kd, kd, rows - first, block.k, block.type, block.n, kd, scores);
     const Running run{w.run.m + first, w.run.l + first, w.run.acc + first * w.run.stride, w.run.stride};
-    pass.core.absorb(
-        scores, pass.args.scale, w.seen + first, rows - first, block.v, block.type, int(w.run.stride), run);
+    const int32_t* from = window ? w.from + first : nullptr;
+    pass.core.absorb(scores,
+                     pass.args.scale,
+                     from,
+                     w.seen + first,
+                     rows - first,
+                     block.v,
+                     block.type,
+                     int(w.run.stride),
+                     run);
   }
 }
 
@@ -141,7 +161,7 @@ void run_item(const Pass& pass, const Item& item, int thread) {
   TileWork w = tile_work(pass, scratch);
   const KeySource& source = pass.source;
   const BlockReader reader(source, pass.core, scratch + tile_floats(pass));
-  const RowKeys keys = row_keys(source, *pass.args.rows, item.row, item.kv_head);
+  const RowKeys keys = row_keys(source, pass.args, item.row, item.kv_head);
   const int64_t kd = round_up8(source.k_dim), rows = item.tokens * pass.group;
   const auto head_of = [&](int64_t r) { return item.kv_head * pass.group + r % pass.group; };
   for (int64_t r = 0; r < rows; ++r) {
@@ -221,7 +241,7 @@ void attend(const AttendArgs& args, const KeySource& source, Stream& stream) {
   int64_t n_items = 0, n_tiles = 0, n_partials = 0;
   for_each_item(pass, [&](const Item& item) {
     ++n_items;
-    n_tiles += item.partial >= 0 && item.split == 0;
+    n_tiles += item.partial >= 0 && item.split == item.first;
     n_partials += item.partial >= 0 ? item.tokens * pass.group : 0;
     pass.rows = std::max(pass.rows, item.tokens * pass.group);
   });
@@ -237,10 +257,10 @@ void attend(const AttendArgs& args, const KeySource& source, Stream& stream) {
 
   int64_t at = 0, tile = 0;
   for_each_item(pass, [&](const Item& item) {
-    if (item.partial >= 0 && item.split == 0)
+    if (item.partial >= 0 && item.split == item.first)
       tiles[tile++] = {at, 1};
     else if (item.partial >= 0)
-      tiles[tile - source.kv_heads + item.kv_head].splits = item.split + 1;
+      tiles[tile - source.kv_heads + item.kv_head].splits = item.split - item.first + 1;
     items[at++] = item;
   });
   struct Job {

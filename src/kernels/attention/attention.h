@@ -4,6 +4,8 @@
 // keys of a part are visited in the order of their linear place (run number x unit + place in the run; the
 // present goes on where the last run ends), in splits of rows->split[row] places. A split's result is
 // (out, lse); splits and then parts are merged in ascending order by merge_attention's formula.
+// With a window, places are positions (KvIndex::first): splits and blocks begin where they would if no page
+// had gone, and what a token does not see takes no part, so dropped pages do not show either.
 // All query heads of a KV head share one read. Dot products and sums in f32, in an order that depends on
 // the dimension alone.
 #pragma once

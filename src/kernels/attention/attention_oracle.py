@@ -12,6 +12,9 @@ writes goldens/CASE_*.npy beside this file (--check: compares with what is there
   part_lse  f4 [2, fresh, q_heads]  log-sum-exp of each part alone, without the present (-inf: empty)
   logits f4 [fresh, q_heads, cap]  q.k of the past by linear place (run number x unit + place in the run);
          NaN where no token lies
+The window's case: position p sees keys at positions > p - window; `dropped` positions lie in no page.
+  sizes  i4 [7]  q_heads, kv_heads, unit, split, window, dropped, past (position of the first query)
+  k, v   f2 [past - dropped, kv_heads, dim];  k_new, v_new, q, out, lse as above
 """
 
 import argparse
@@ -27,6 +30,8 @@ CASES = {  # name: q_heads, kv_heads, k_dim, v_dim, unit, split, run lengths, fi
     "group3_d128": (3, 1, 128, 128, 8, 64, [8, 8, 1, 8, 3], 3, 9),
     "group2_k48_v32": (4, 2, 48, 32, 1, 16, [1] * 19, 19, 2),
 }
+
+WINDOW = {"window_d32": (4, 2, 32, 16, 64, 21, 32, 70, 19)}  # q_heads .. past of `sizes` with dim third, fresh
 
 
 def attend(q, k, v, scale):
@@ -72,14 +77,40 @@ def make(name, seed):
     }  # fmt: skip
 
 
+def make_window(name, seed):
+    q_heads, kv_heads, dim, unit, split, window, dropped, past, fresh = WINDOW[name]
+    rng = np.random.default_rng(seed)
+    draw = lambda rows: rng.standard_normal((rows, kv_heads, dim)).astype(np.float16)
+    k, v, q = draw(past + fresh), draw(past + fresh), 1.5 * rng.standard_normal((fresh, q_heads, dim))
+    q = q.astype(np.float32)
+    out, lse = np.zeros((fresh, q_heads, dim)), np.zeros((fresh, q_heads))
+    scale = float(np.float32(1) / np.sqrt(np.float32(dim)))
+    for i in range(fresh):
+        p = past + i
+        seen = np.array([j for j in range(past + fresh) if j <= p and p - j < window])
+        assert seen.min() >= dropped
+        for h in range(q_heads):
+            g = h // (q_heads // kv_heads)
+            out[i, h], lse[i, h] = attend(
+                q[i, h].astype(np.float64), k[seen, g].astype(np.float64), v[seen, g].astype(np.float64), scale
+            )
+    return {
+        "sizes": np.array([q_heads, kv_heads, unit, split, window, dropped, past], "<i4"),
+        "k": k[dropped:past], "v": v[dropped:past], "k_new": k[past:], "v_new": v[past:], "q": q,
+        "out": out.astype("<f4"), "lse": lse.astype("<f4"),
+    }  # fmt: skip
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
     OUT.mkdir(exist_ok=True)
     bad = []
-    for seed, name in enumerate(CASES):
-        for field, value in make(name, seed).items():
+    made = [(name, make(name, seed)) for seed, name in enumerate(CASES)]
+    made += [(name, make_window(name, 100 + seed)) for seed, name in enumerate(WINDOW)]
+    for name, fields in made:
+        for field, value in fields.items():
             path = OUT / f"{name}_{field}.npy"
             if not check:
                 np.save(path, value)

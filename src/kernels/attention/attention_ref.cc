@@ -48,25 +48,29 @@ Keys gather(const AttendArgs& args,
             int head,
             bool values) {
   Keys keys;
-  int64_t extent = 0;
+  const int32_t* pos = args.rows->pos.ptr<int32_t>();
+  const int64_t first = args.rows->kv_from.ptr<int32_t>()[row];
+  const int64_t low = args.window > 0 ? pos[token] - args.window + 1 : 0;  // lowest place that is seen
+  int64_t extent = args.window > 0 && !part ? pos[first] : 0;
   if (part) {
     const KvIndex& x = part->index;
     const int64_t r = x.row_heads == 1 ? row : row * kv_heads + head;
+    const int64_t base = extent = x.first.empty() ? 0 : x.first.ptr<int64_t>()[r];
     for (int64_t e = 0; e < x.counts.ptr<int32_t>()[r]; ++e) {
       const int64_t run = x.runs.ptr<int64_t>()[x.start.ptr<int64_t>()[r] + e];
       const int64_t slot = run_slot(run) + (x.offset.empty() ? 0 : x.offset.ptr<int64_t>()[r]);
       for (int64_t t = 0; t < run_tokens(run); ++t) {
+        extent = base + e * x.unit + t + 1;
+        if (extent <= low) continue;
         keys.k.push_back(loaded_row(*part, k_dim, load, slot + t, head, false));
         if (values) keys.v.push_back(loaded_row(*part, v_dim, load, slot + t, head, true));
-        keys.place.push_back(e * x.unit + t);
-        extent = e * x.unit + t + 1;
+        keys.place.push_back(extent - 1);
       }
     }
   }
   if (!args.present) return keys;
   const TensorView &k = args.present->k, &v = args.present->v;
-  const int64_t first = args.rows->kv_from.ptr<int32_t>()[row];
-  for (int64_t j = first; j <= token; ++j) {
+  for (int64_t j = std::max(first, first + low - extent); j <= token; ++j) {
     keys.k.emplace_back(k.at<float>(j, head), k.at<float>(j, head) + k.shape[2]);
     if (values) keys.v.emplace_back(v.at<float>(j, head), v.at<float>(j, head) + v.shape[2]);
     keys.place.push_back(extent + j - first);

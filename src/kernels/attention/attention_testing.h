@@ -51,28 +51,38 @@ class Scene {
       : s_(shape), layers_(layers), layer_(layer), arena_(Buffer::allocate(bytes).take()) {}
 
   // Tokens [0, past) of x lie in runs of the given lengths (the last ones filled up with `unit`s), tokens
-  // [past, past + fresh) are present and query. split: 0 is none.
-  int add_row(const Tokens& x, int64_t past, int64_t fresh, int split, const std::vector<int>& lengths = {}) {
+  // [past, past + fresh) are present and query. split: 0 is none. The first `dropped` tokens are in no run.
+  int add_row(const Tokens& x,
+              int64_t past,
+              int64_t fresh,
+              int split,
+              const std::vector<int>& lengths = {},
+              int64_t dropped = 0) {
     start_.push_back(int64_t(runs_.size()));
     offset_.push_back(layer_ * s_.page_bytes() / 256 * s_.page);
-    int64_t done = 0;
+    int64_t done = dropped;
+    first_.push_back(dropped);
     for (size_t e = 0; done < past; ++e) {
       const int64_t want = e < lengths.size() ? lengths[e] : s_.unit, n = std::min(want, past - done);
       runs_.push_back(run(place_run(x, done, n), n));
       done += n;
     }
     counts_.push_back(int32_t(int64_t(runs_.size()) - start_.back()));
-    tokens_.push_back(int32_t(past));
+    tokens_.push_back(int32_t(past - dropped));
     split_.push_back(split);
     kv_from_.push_back(q_start_.back());
     q_start_.push_back(q_start_.back() + int32_t(fresh));
     for (int64_t t = past; t < past + fresh; ++t) {
+      pos_.push_back(int32_t(t));
       append(q_, x.q, t, s_.q_heads * s_.k_dim);
       append(k_, x.k, t, s_.kv_heads * s_.k_dim);
       append(v_, x.v, t, s_.kv_heads * s_.v_dim);
     }
     return int(split_.size()) - 1;
   }
+
+  // Tokens see the newest `window` keys; before build().
+  void use_window(int window) { args_.window = window; }
 
   // Fills args() and part(). with_present: the part takes the present.
   void build(bool with_present = true) {
@@ -82,6 +92,7 @@ class Scene {
     step_.rows = int(rows);
     step_.q_start = TensorView::of(q_start_.data(), DType::kI32, {rows + 1});
     step_.kv_from = TensorView::of(kv_from_.data(), DType::kI32, {rows});
+    step_.pos = TensorView::of(pos_.data(), DType::kI32, {n});
     step_.split = TensorView::of(split_.data(), DType::kI32, {rows});
     ids_.resize(size_t(rows));
     for (int i = 0; i < int(rows); ++i) ids_[size_t(i)] = i;
@@ -115,6 +126,7 @@ class Scene {
     part_.index.offset = TensorView::of(offset_.data(), DType::kI64, {rows});
     part_.index.counts = TensorView::of(counts_.data(), DType::kI32, {rows});
     part_.index.tokens = TensorView::of(tokens_.data(), DType::kI32, {rows});
+    if (args_.window > 0) part_.index.first = TensorView::of(first_.data(), DType::kI64, {rows});
     part_.index.unit = s_.unit, part_.index.page = s_.page, part_.index.cap = cap;
     part_.attend = attend_plain, part_.logits = logits_plain, part_.with_present = true;
   }
@@ -166,8 +178,8 @@ class Scene {
   Shape s_;
   int64_t layers_, layer_, page_ = 0, end_ = 0, used_ = 1 << 30;
   Buffer arena_;
-  std::vector<int64_t> runs_, start_, offset_;
-  std::vector<int32_t> counts_, tokens_, split_, kv_from_, q_start_{0}, ids_;
+  std::vector<int64_t> runs_, start_, offset_, first_;
+  std::vector<int32_t> pos_, counts_, tokens_, split_, kv_from_, q_start_{0}, ids_;
   int32_t n_ids_ = 0;
   std::vector<float> q_, k_, v_, out_, lse_;
   StepRows step_;

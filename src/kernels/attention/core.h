@@ -34,11 +34,12 @@ struct AttentionCore {
                int n,
                int dim,
                float* out);
-  // Folds a block into `run`: row r sees the first seen[r] keys of it, scores[r * kKeyBlock + j] being raw
-  // dots (overwritten by the weights). dim, of the values, is a multiple of 8. Keys not seen are never
-  // touched.
+  // Folds a block into `run`: row r sees keys from[r] .. seen[r] of it (from null: from 0), scores[r *
+  // kKeyBlock + j] being raw dots (overwritten by the weights). dim, of the values, is a multiple of 8.
+  // Values of keys not seen are never touched.
   void (*absorb)(float* scores,
                  float scale,
+                 const int32_t* from,
                  const int32_t* seen,
                  int rows,
                  const void* const* values,

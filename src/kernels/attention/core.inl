@@ -73,9 +73,10 @@ inline float weigh_nothing(float* s) {
 }
 
 // Scores of one row become weights; m and l move on. Returns the factor of what was summed before.
-inline float weigh(float* s, float scale, int seen, float* m, float* l) {
+inline float weigh(float* s, float scale, int from, int seen, float* m, float* l) {
   constexpr int kVecs = kKeyBlock / 8;
-  if (seen <= 0) return 1;
+  if (seen <= from) return 1;
+  for (int j = 0; j < from; ++j) s[j] = kMinusInf;
   for (int j = seen; j < kKeyBlock; ++j) s[j] = kMinusInf;  // weight 0 exactly
   F8 x[kVecs], top = set8(*m);
 #pragma GCC unroll 4
@@ -154,6 +155,7 @@ inline void add_values(float* acc,
 template <RowType kType, int kRows>
 inline void absorb_rows(float* s,
                         float scale,
+                        const int32_t* from,
                         const int32_t* seen,
                         const void* const* values,
                         int dim,
@@ -162,23 +164,33 @@ inline void absorb_rows(float* s,
                         float* acc,
                         int64_t stride) {
   float kept[kRows];
-  int common = seen[0];  // keys that all rows see; the rest row by row, so that no unseen value is touched
+  int begin = 0, end = seen[0];  // keys that all rows see; the rest row by row: no unseen value is touched
   for (int r = 0; r < kRows; ++r) {
-    kept[r] = weigh(s + r * kKeyBlock, scale, seen[r], m + r, l + r);
-    common = seen[r] < common ? seen[r] : common;
+    kept[r] = weigh(s + r * kKeyBlock, scale, from ? from[r] : 0, seen[r], m + r, l + r);
+    end = seen[r] < end ? seen[r] : end;
+    if (from && from[r] > begin) begin = from[r];
   }
-  add_values<kType, kRows>(acc, stride, kept, s, values, common, dim);
-  const float one = 1;
+  if (begin > end) begin = end;
+  const auto alone = [&](int r, int first, int last) {
+    if (first >= last) return;
+    const float* weights = s + r * kKeyBlock + first;
+    add_values<kType, 1>(
+        acc + r * stride, stride, kept + r, weights, values + first, last - first, dim);
+    kept[r] = 1;
+  };
+  for (int r = 0; from && r < kRows; ++r) alone(r, from[r], begin);
+  add_values<kType, kRows>(acc, stride, kept, s + begin, values + begin, end - begin, dim);
   for (int r = 0; r < kRows; ++r) {
-    if (seen[r] > common)
-      add_values<kType, 1>(
-          acc + r * stride, stride, &one, s + r * kKeyBlock + common, values + common, seen[r] - common, dim);
+    const int first = from && from[r] > end ? from[r] : end;
+    kept[r] = 1;
+    alone(r, first, seen[r]);
   }
 }
 
 template <RowType kType>
 void absorb_of(float* s,
                float scale,
+               const int32_t* from,
                const int32_t* seen,
                int rows,
                const void* const* values,
@@ -187,6 +199,7 @@ void absorb_of(float* s,
   const auto some = [&]<int kRows>(int r) {
     absorb_rows<kType, kRows>(s + r * kKeyBlock,
                               scale,
+                              from ? from + r : nullptr,
                               seen + r,
                               values,
                               dim,
@@ -236,6 +249,7 @@ void dots(const float* q,
 
 void absorb(float* s,
             float scale,
+            const int32_t* from,
             const int32_t* seen,
             int rows,
             const void* const* values,
@@ -244,11 +258,11 @@ void absorb(float* s,
             const Running& run) {
   switch (type) {
     case RowType::kF32:
-      return absorb_of<RowType::kF32>(s, scale, seen, rows, values, dim, run);
+      return absorb_of<RowType::kF32>(s, scale, from, seen, rows, values, dim, run);
     case RowType::kF16:
-      return absorb_of<RowType::kF16>(s, scale, seen, rows, values, dim, run);
+      return absorb_of<RowType::kF16>(s, scale, from, seen, rows, values, dim, run);
     case RowType::kBF16:
-      return absorb_of<RowType::kBF16>(s, scale, seen, rows, values, dim, run);
+      return absorb_of<RowType::kBF16>(s, scale, from, seen, rows, values, dim, run);
   }
 }
 

@@ -35,7 +35,7 @@ void for_each_item(const Pass& pass, const Fn& fn) {
   const int32_t* start = pass.args.rows->q_start.ptr<int32_t>();
   for (int64_t i = 0; i < *pass.args.list.n.ptr<int32_t>(); ++i) {
     for (int h = 0; h < pass.source.kv_heads; ++h) {
-      const RowKeys keys = row_keys(pass.source, *pass.args.rows, ids[i], h);
+      const RowKeys keys = row_keys(pass.source, pass.args, ids[i], h);
       for (int64_t t = start[ids[i]]; t < start[ids[i] + 1]; t += pass.tile_tokens) {
         Item item;
         item.row = ids[i], item.token = t, item.kv_head = h;
@@ -63,7 +63,7 @@ void run_item(const Pass& pass, const Item& item, int thread) {
   float* q = pass.scratch + thread * pass.thread_floats;
   float* scores = q + pass.tile_tokens * pass.group * kd;
   const BlockReader reader(source, pass.core, scores + pass.tile_tokens * pass.group * kKeyBlock);
-  const RowKeys keys = row_keys(source, *pass.args.rows, item.row, item.kv_head);
+  const RowKeys keys = row_keys(source, pass.args, item.row, item.kv_head);
   const auto head_of = [&](int64_t r) { return item.kv_head * pass.group + r % pass.group; };
   for (int64_t r = 0; r < rows; ++r) {
     std::memcpy(
@@ -99,6 +99,7 @@ void logits(const AttendArgs& args, const KeySource& source, Stream& stream) {
            to_string(args.logits),
            source.kv_heads,
            source.k_dim);
+  SE_CHECK(args.window == 0, "logits see whole rows: no votes are taken in windowed layers");
   Arena own;
   Arena& arena = args.scratch ? *args.scratch : own;
   const Arena::Mark mark = arena.mark();
@@ -108,7 +109,7 @@ void logits(const AttendArgs& args, const KeySource& source, Stream& stream) {
   int64_t n_items = 0, places = 0;
   for_each_item(pass, [&](const Item& item) {
     ++n_items;
-    const RowKeys keys = row_keys(source, *args.rows, item.row, item.kv_head);
+    const RowKeys keys = row_keys(source, args, item.row, item.kv_head);
     places = std::max(places, pass.places_of(item, keys));
   });
   SE_CHECK(places <= args.logits.shape[2], "logits of {} keys into {}", places, to_string(args.logits));

@@ -24,9 +24,11 @@ struct KvIndex {
   TensorView start;   // i64 [rows]  row r owns runs[start[r]] .. + counts[r]
   TensorView offset;  // i64 [rows]  added to its slots: the layer's slice of a page
   TensorView counts, tokens;  // i32 [rows]  runs; tokens in them
-  int unit = 16, page = 16;   // most tokens in a run; tokens in a page
-  int row_heads = 1;          // kv_heads: one row per (row, KV head) in all arrays
-  int64_t cap = 0;            // most runs in a row, a constant of the plan
+  TensorView first;  // i64 [rows]  windows: position of the row's first token (of the next one, if the row is
+                     // empty); the row has no gaps, so places are positions. Empty: places begin at 0
+  int unit = 16, page = 16;  // most tokens in a run; tokens in a page
+  int row_heads = 1;         // kv_heads: one row per (row, KV head) in all arrays
+  int64_t cap = 0;           // most runs in a row, a constant of the plan
 };
 
 struct StepRows {      // packed once on the host; decode rows first, then prefill chunks
@@ -57,6 +59,7 @@ struct AttendArgs {
   RowList list;
   TensorView q;  // f32 [tokens, q_heads, k_dim]
   float scale = 1;
+  int window = 0;  // > 0: a token at position p sees keys at positions > p - window; index.first is set
   const Present* present = nullptr;  // set when the part takes the present in the same pass
   TensorView out;                    // f32 [tokens, q_heads, v_dim]  normalised in the part; empty row: 0
   TensorView lse;                    // f32 [tokens, q_heads]         natural log; empty row: -inf

@@ -62,22 +62,29 @@ KeySource KeySource::of_present(const Present& present) {
   return s;
 }
 
-RowKeys row_keys(const KeySource& source, const StepRows& rows, int64_t row, int kv_head) {
+RowKeys row_keys(const KeySource& source, const AttendArgs& args, int64_t row, int kv_head) {
   RowKeys keys;
   keys.kv_head = kv_head;
-  keys.first = rows.kv_from.ptr<int32_t>()[row];
-  if (!source.part) return keys;
+  keys.first = args.rows->kv_from.ptr<int32_t>()[row];
+  if (!source.part) {
+    if (args.window > 0) keys.base = keys.extent = args.rows->pos.ptr<int32_t>()[keys.first];
+    return keys;
+  }
   const KvIndex& index = source.part->index;
   SE_CHECK(index.row_heads == 1 || index.row_heads == source.kv_heads,
            "row_heads {}: expected 1 or {}",
            index.row_heads,
            source.kv_heads);
   const int64_t r = index.row_heads == 1 ? row : row * source.kv_heads + kv_head;
+  SE_CHECK(args.window == 0 || !index.first.empty(),
+           "a window of {} over a row of unknown positions",
+           args.window);
+  keys.base = keys.extent = index.first.empty() ? 0 : index.first.ptr<int64_t>()[r];
   keys.n_runs = index.counts.ptr<int32_t>()[r];
   keys.offset = index.offset.empty() ? 0 : index.offset.ptr<int64_t>()[r];
   if (keys.n_runs == 0) return keys;
   keys.runs = index.runs.ptr<int64_t>() + index.start.ptr<int64_t>()[r];
-  keys.extent = (keys.n_runs - 1) * index.unit + run_tokens(keys.runs[keys.n_runs - 1]);
+  keys.extent = keys.base + (keys.n_runs - 1) * index.unit + run_tokens(keys.runs[keys.n_runs - 1]);
   return keys;
 }
 
@@ -103,11 +110,12 @@ void BlockReader::decode(int kv_head, int64_t slot, int n, bool values, float* t
 }
 
 void BlockReader::read_runs(
-    const RowKeys& row, int64_t begin, int64_t end, bool direct, bool values, KeyBlockView& b) const {
+    const RowKeys& row, int64_t at, int64_t to, bool direct, bool values, KeyBlockView& b) const {
   const KvIndex& index = source_.part->index;
+  const int64_t begin = at - row.base, end = to - row.base;  // as if places began at 0
   const int64_t unit = index.unit, page = index.page;
   const TensorView &kp = source_.part->planes[0], &vp = source_.part->planes[1];
-  for (int64_t e = begin / unit; e < row.n_runs && e * unit < end; ++e) {
+  for (int64_t e = std::max<int64_t>(begin, 0) / unit; e < row.n_runs && e * unit < end; ++e) {
     const int64_t t0 = std::max<int64_t>(begin - e * unit, 0);
     const int64_t t1 = std::min(run_tokens(row.runs[e]), end - e * unit);
     if (t0 >= t1) continue;
@@ -140,19 +148,20 @@ void BlockReader::read_runs(
   }
 }
 
-void BlockReader::prefetch(const RowKeys& row, int64_t begin, int64_t end, bool values) const {
-  if (source_.load || begin >= row.extent) return;
+void BlockReader::prefetch(const RowKeys& row, int64_t at, int64_t to, bool values) const {
+  if (source_.load || !source_.part || at >= row.extent) return;
   const KvIndex& index = source_.part->index;
+  const int64_t begin = at - row.base, end = to - row.base;
   const int64_t unit = index.unit, page = index.page, size = source_.type == RowType::kF32 ? 4 : 2;
-  for (int64_t e = begin / unit; e < row.n_runs && e * unit < end; ++e) {
+  for (int64_t e = std::max<int64_t>(begin, 0) / unit; e < row.n_runs && e * unit < end; ++e) {
     const int64_t t0 = std::max<int64_t>(begin - e * unit, 0);
     const int64_t t1 = std::min(run_tokens(row.runs[e]), end - e * unit);
     const int64_t slot = run_slot(row.runs[e]) + row.offset + t0;
     for (int p = 0; p < (values ? 2 : 1) && t0 < t1; ++p) {
       const TensorView& plane = source_.part->planes[size_t(p)];
-      const char* at = plane.at<char>(slot / page, slot % page, row.kv_head);
-      for (int64_t t = t0; t < t1; ++t, at += plane.stride[1]) {
-        for (int64_t byte = 0; byte < plane.shape[3] * size; byte += 64) __builtin_prefetch(at + byte);
+      const char* key = plane.at<char>(slot / page, slot % page, row.kv_head);
+      for (int64_t t = t0; t < t1; ++t, key += plane.stride[1]) {
+        for (int64_t byte = 0; byte < plane.shape[3] * size; byte += 64) __builtin_prefetch(key + byte);
       }
     }
   }

@@ -1,6 +1,8 @@
 // kernels/attention/walk.h -- how one pass of attention walks the keys of a row: the runs of its part, then
 // the present, block by block in the order of their linear place. Internal to this folder.
 #pragma once
+#include <algorithm>
+
 #include "kernels/attention/attention.h"
 #include "kernels/attention/core.h"
 
@@ -21,15 +23,19 @@ struct KeySource {
   static KeySource of_present(const Present& present);
 };
 
-// One row's keys (of one KV head). A linear place is run number x unit + place in the run; the present goes
-// on at `extent`, with packed token `first`.
+// One row's keys (of one KV head). A linear place is base + run number x unit + place in the run; the present
+// goes on at `extent`, with packed token `first`. base: 0, with a window the position of the first key.
 struct RowKeys {
   const int64_t* runs = nullptr;
-  int64_t n_runs = 0, offset = 0, extent = 0;
+  int64_t n_runs = 0, offset = 0, base = 0, extent = 0;
   int64_t first = 0;
   int kv_head = 0;
 };
-RowKeys row_keys(const KeySource& source, const StepRows& rows, int64_t row, int kv_head);
+RowKeys row_keys(const KeySource& source, const AttendArgs& args, int64_t row, int kv_head);
+// The lowest place that a query token sees.
+inline int64_t lowest_place(const AttendArgs& args, int64_t token) {
+  return args.window > 0 ? std::max<int64_t>(args.rows->pos.ptr<int32_t>()[token] - args.window + 1, 0) : 0;
+}
 
 // Up to kKeyBlock keys, ascending by place; the first n_past of them are the part's, the others the present
 // tokens first_present, first_present + 1, ...
@@ -60,12 +66,11 @@ class BlockReader {
             bool few,
             bool values,
             KeyBlockView& block) const;
-  // Asks for the plain keys (and values) at places [begin, end), while the block before is worked on.
-  void prefetch(const RowKeys& row, int64_t begin, int64_t end, bool values) const;
+  // Asks for the plain keys (and values) at places [at, to), while the block before is worked on.
+  void prefetch(const RowKeys& row, int64_t at, int64_t to, bool values) const;
 
  private:
-  void read_runs(
-      const RowKeys& row, int64_t begin, int64_t end, bool direct, bool values, KeyBlockView& b) const;
+  void read_runs(const RowKeys& row, int64_t at, int64_t to, bool direct, bool values, KeyBlockView& b) const;
   void read_present(const RowKeys& row, int64_t begin, int64_t end, bool values, KeyBlockView& b) const;
   void decode(int kv_head, int64_t slot, int n, bool values, float* tile) const;
 

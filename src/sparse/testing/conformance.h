@@ -2,10 +2,12 @@
 // guide 3.8), without a line about any one method: plans are made from the table of stages, with small
 // numbers put into fields by their names.
 #pragma once
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "sparse/plan.h"
+#include "sparse/testing/test_model.h"
 
 namespace se::testing {
 
@@ -21,5 +23,10 @@ struct Composition {
 };
 // Every stage alone, and every legal sum of one stage per axis.
 std::vector<Composition> compositions(const ModelKv& model);
+
+// Registers every check of every composition with the test framework, as Conformance_NAME.CHECK/PLAN; call it
+// in main before the tests run. Returns how many there are. A plan that the model refuses is left out, so say
+// in a test of your own which plans must be there.
+int add_conformance_tests(const std::string& name, std::shared_ptr<const TestModel> model);
 
 }  // namespace se::testing

@@ -31,20 +31,59 @@ void matmul(std::span<const float> x, std::span<const float> w, int in, int out,
 
 }  // namespace
 
-ToyModel::ToyModel(uint64_t seed) {
+const char* to_string(Toy kind) {
+  constexpr const char* kNames[] = {"plain", "norms", "windows", "latent"};
+  return kNames[size_t(kind)];
+}
+
+ToyModel::ToyModel(Toy kind, uint64_t seed) {
+  const bool latent = kind == Toy::kLatent, norms = kind == Toy::kNorms || kind == Toy::kWindows;
+  constexpr int kQHeads = 4, kDim = 32, kNope = 12, kRope = 8, kValue = 16;
   Rng rng(seed);
   table_ = normal(rng, kVocab * kHidden, 1);
-  frequencies_ = rope_frequencies(kDim, 100);
+  frequencies_ = rope_frequencies(latent ? kRope : kDim, 100);
+  local_frequencies_ = rope_frequencies(kDim, 20);
   const float scale = 1.2f / std::sqrt(float(kHidden));
-  for (int l = 0; l < kLayers; ++l) {
-    layers_.push_back({normal(rng, kQHeads * kDim * kHidden, scale),
-                       normal(rng, kKvHeads * kDim * kHidden, scale),
-                       normal(rng, kKvHeads * kDim * kHidden, scale),
-                       normal(rng, kHidden * kQHeads * kDim, 1 / std::sqrt(float(kQHeads * kDim)))});
-    LayerKv kv;
-    kv.q_heads = kQHeads, kv.kv_heads = kKvHeads, kv.k_dim = kv.v_dim = kDim,
-    kv.scale = 1 / std::sqrt(float(kDim));
-    kv.qk.rope = TensorView::of(frequencies_.data(), DType::kF32, {int64_t(frequencies_.size())});
+  const auto view = [](std::vector<float>& w) {
+    return TensorView::of(w.data(), DType::kF32, {int64_t(w.size())});
+  };
+  LayerKv shape;
+  shape.q_heads = kQHeads, shape.kv_heads = 2, shape.k_dim = shape.v_dim = kDim;
+  shape.scale = 1 / std::sqrt(float(kDim));
+  if (latent) {
+    shape.kv_heads = 1, shape.k_dim = kDim + kRope;
+    shape.scale = 1 / std::sqrt(float(kNope + kRope));
+    shape.qk.interleaved = true;
+  }
+  const int layers = kind == Toy::kWindows ? 6 : 4;
+  layers_.resize(size_t(layers));
+  for (int l = 0; l < layers; ++l) {
+    Layer& w = layers_[size_t(l)];
+    LayerKv kv = shape;
+    if (latent) {
+      w.kv_b = normal(rng, kQHeads * (kNope + kValue) * kDim, 1 / std::sqrt(float(kDim)));
+      const auto part = [&](int first, int rows) {  // of [q_heads, nope + value, latent]
+        TensorView t = TensorView::of(w.kv_b.data() + first * kDim, DType::kF32, {kQHeads, rows, kDim});
+        t.stride[0] = (kNope + kValue) * kDim * 4;
+        return t;
+      };
+      kv.w_uk = part(0, kNope), kv.w_uv = part(kNope, kValue);
+    }
+    w.q = normal(rng, kQHeads * kv.q_dim() * kHidden, scale);
+    w.k = normal(rng, kv.kv_heads * kv.k_dim * kHidden, scale);
+    if (!latent) w.v = normal(rng, kv.kv_heads * kv.v_dim * kHidden, scale);
+    w.o = normal(rng, kHidden * kQHeads * kv.out_dim(), 1 / std::sqrt(float(kQHeads * kv.out_dim())));
+    kv.qk.rope = view(frequencies_);
+    if (norms) {
+      w.q_norm = normal(rng, kDim, 0.3f), w.k_norm = normal(rng, kDim, 0.3f);
+      for (float& x : w.q_norm) x += 1.2f;
+      for (float& x : w.k_norm) x += 1.2f;
+      kv.qk.q_norm = view(w.q_norm), kv.qk.k_norm = view(w.k_norm), kv.qk.eps = 1e-6f;
+    }
+    if (kind == Toy::kWindows && l % 3 != 2) {
+      kv.kind = LayerKind::kWindow, kv.window = 24;
+      kv.qk.rope = view(local_frequencies_);
+    }
     kv_.layers.push_back(kv);
   }
   kv_.dtype = DType::kF16;
@@ -58,8 +97,10 @@ void ToyModel::embed(std::span<const int32_t> ids, std::vector<float>& x) const 
 
 void ToyModel::layer(int l, std::span<float> x, AttentionPort& port, Stream& stream) const {
   const Layer& w = layers_[size_t(l)];
+  const LayerKv& kv = kv_.layers[size_t(l)];
   const int64_t rows = int64_t(x.size()) / kHidden;
-  std::vector<float> h(x.begin(), x.end()), q, k, v, out(size_t(rows) * kQHeads * kDim), y;
+  const int out_dim = kv.q_heads * kv.out_dim();
+  std::vector<float> h(x.begin(), x.end()), q, k, v, out(size_t(rows * out_dim)), y;
   for (int64_t r = 0; r < rows; ++r) {  // unit mean square
     float* row = h.data() + r * kHidden;
     float sum = 0;
@@ -67,18 +108,18 @@ void ToyModel::layer(int l, std::span<float> x, AttentionPort& port, Stream& str
     const float s = 1 / std::sqrt(sum / kHidden + 1e-6f);
     for (int i = 0; i < kHidden; ++i) row[i] *= s;
   }
-  matmul(h, w.q, kHidden, kQHeads * kDim, q);
-  matmul(h, w.k, kHidden, kKvHeads * kDim, k);
-  matmul(h, w.v, kHidden, kKvHeads * kDim, v);
+  matmul(h, w.q, kHidden, kv.q_heads * kv.q_dim(), q);
+  matmul(h, w.k, kHidden, kv.kv_heads * kv.k_dim, k);
+  if (!w.v.empty()) matmul(h, w.v, kHidden, kv.kv_heads * kv.v_dim, v);
   const auto view = [&](std::vector<float>& t) {
-    return TensorView::of(t.data(), DType::kF32, {rows, int64_t(t.size()) / rows});
+    return t.empty() ? TensorView() : TensorView::of(t.data(), DType::kF32, {rows, int64_t(t.size()) / rows});
   };
   port.attend(l, view(q), view(k), view(v), view(out), stream);
-  matmul(out, w.o, kQHeads * kDim, kHidden, y);
+  matmul(out, w.o, out_dim, kHidden, y);
   for (size_t i = 0; i < y.size(); ++i) x[i] += y[i];
 }
 
-Player::Player(const ToyModel& model, int64_t kv_bytes, int threads)
+Player::Player(const TestModel& model, int64_t kv_bytes, int threads)
     : model_(model), pool_(threads), stream_(pool_) {
   auto store = KvStore::create(kv_bytes);
   SE_CHECK(store.ok(), "{}", store.status().message());
@@ -105,16 +146,16 @@ std::vector<float> Player::prefill(PlanSequence& seq,
                                    int64_t chunk,
                                    int64_t max_new) {
   const Plan& plan = seq.plan();
-  const int64_t n = int64_t(ids.size());
+  const int64_t n = int64_t(ids.size()), hidden = model_.hidden();
   seq.start_turn(n, max_new);
   std::vector<float> x;
   model_.embed(ids, x);
   const auto rows = [&](int64_t first, int64_t count) {
-    return std::span<float>(x.data() + first * ToyModel::kHidden, size_t(count * ToyModel::kHidden));
+    return std::span<float>(x.data() + first * hidden, size_t(count * hidden));
   };
   const auto must = [](const Status& s) { SE_CHECK(s.ok(), "{}", s.message()); };
   if (plan.staging == Staging::kLayer) {
-    for (int l = 0; l < ToyModel::kLayers; ++l) {
+    for (int l = 0; l < model_.layers(); ++l) {
       for (int64_t at = 0; at < n;) {
         int64_t m = std::min(std::max(chunk, plan.last_chunk), n - at);
         if (n - at - m > 0 && n - at - m < plan.last_chunk) m = n - at;
@@ -131,13 +172,13 @@ std::vector<float> Player::prefill(PlanSequence& seq,
       if (plan.chunk > 0) m = std::min(n - at, plan.chunk - seq.logical() % plan.chunk);
       const DriverRow row{&seq, m, false, at + m == n};
       must(driver_->begin(std::span(&row, 1)));
-      for (int l = 0; l < ToyModel::kLayers; ++l) model_.layer(l, rows(at, m), *driver_, stream_);
+      for (int l = 0; l < model_.layers(); ++l) model_.layer(l, rows(at, m), *driver_, stream_);
       must(driver_->commit().front());
       at += m;
     }
   }
   store_->check(seq.kv());
-  return {x.end() - ToyModel::kHidden, x.end()};
+  return {x.end() - hidden, x.end()};
 }
 
 std::vector<std::vector<float>> Player::decode(std::span<PlanSequence* const> seqs,
@@ -149,14 +190,14 @@ std::vector<std::vector<float>> Player::decode(std::span<PlanSequence* const> se
   model_.embed(ids, x);
   const Status begun = driver_->begin(rows);
   SE_CHECK(begun.ok(), "{}", begun.message());
-  for (int l = 0; l < ToyModel::kLayers; ++l) model_.layer(l, x, *driver_, stream_);
+  for (int l = 0; l < model_.layers(); ++l) model_.layer(l, x, *driver_, stream_);
   const std::vector<Status> committed = driver_->commit();
   for (const Status& s : committed) SE_CHECK(statuses || s.ok(), "{}", s.message());
   if (statuses) *statuses = committed;
   std::vector<std::vector<float>> out;
+  const int64_t hidden = model_.hidden();
   for (size_t i = 0; i < seqs.size(); ++i) {
-    out.emplace_back(x.begin() + int64_t(i) * ToyModel::kHidden,
-                     x.begin() + int64_t(i + 1) * ToyModel::kHidden);
+    out.emplace_back(x.begin() + int64_t(i) * hidden, x.begin() + int64_t(i + 1) * hidden);
     store_->check(seqs[i]->kv());
   }
   return out;
@@ -167,10 +208,10 @@ std::vector<float> Player::decode(PlanSequence& seq, int32_t id) {
   return decode(std::span(&one, 1), std::span(&id, 1)).front();
 }
 
-std::vector<int32_t> random_ids(uint64_t seed, int64_t n) {
+std::vector<int32_t> random_ids(uint64_t seed, int64_t n, int32_t vocab) {
   Rng rng(seed, 7);
   std::vector<int32_t> ids(static_cast<size_t>(n));
-  for (int32_t& id : ids) id = int32_t(rng.below(ToyModel::kVocab));
+  for (int32_t& id : ids) id = int32_t(rng.below(uint64_t(vocab)));
   return ids;
 }
 

@@ -1,4 +1,4 @@
-// sparse/testing/toy_model.h -- a small random transformer without MLPs, and a player that runs sequences
+// sparse/testing/toy_model.h -- small random transformers without MLPs, and a player that runs sequences
 // through the driver as the engine does. Deep enough that an error in one layer reaches the next ones.
 #pragma once
 #include <memory>
@@ -8,31 +8,41 @@
 
 #include "device/cpu/thread_pool.h"
 #include "sparse/driver.h"
+#include "sparse/testing/test_model.h"
 
 namespace se::testing {
 
-class ToyModel {
- public:
-  static constexpr int kLayers = 4, kHidden = 48, kQHeads = 4, kKvHeads = 2, kDim = 32, kVocab = 64;
-  explicit ToyModel(uint64_t seed = 1);
-  const ModelKv& kv() const { return kv_; }
+enum class Toy : uint8_t {
+  kPlain,    // grouped heads, full attention
+  kNorms,    // and norms of q and k
+  kWindows,  // norms, and of six layers all but every third with a window and another RoPE
+  kLatent    // MLA: one latent head
+};
+const char* to_string(Toy kind);
 
-  void embed(std::span<const int32_t> ids, std::vector<float>& x) const;  // [ids, kHidden]
-  void layer(int l, std::span<float> x, AttentionPort& port, Stream& stream) const;
+class ToyModel final : public TestModel {
+ public:
+  explicit ToyModel(Toy kind = Toy::kPlain, uint64_t seed = 1);
+  const ModelKv& kv() const override { return kv_; }
+  int hidden() const override { return kHidden; }
+  int32_t vocab() const override { return kVocab; }
+  void embed(std::span<const int32_t> ids, std::vector<float>& x) const override;
+  void layer(int l, std::span<float> x, AttentionPort& port, Stream& stream) const override;
 
  private:
+  static constexpr int kHidden = 48, kVocab = 64;
   struct Layer {
-    std::vector<float> q, k, v, o;
+    std::vector<float> q, k, v, o, q_norm, k_norm, kv_b;  // v: empty for MLA; kv_b: its expansion
   };
   ModelKv kv_;
-  std::vector<float> table_, frequencies_;
+  std::vector<float> table_, frequencies_, local_frequencies_;
   std::vector<Layer> layers_;
 };
 
 // One engine in small: a store, a driver, a model.
 class Player {
  public:
-  explicit Player(const ToyModel& model, int64_t kv_bytes = 64 << 20, int threads = 2);
+  explicit Player(const TestModel& model, int64_t kv_bytes = 64 << 20, int threads = 2);
   ~Player();
 
   std::unique_ptr<PlanSequence> open(const std::string& plan);  // aborts on a bad plan
@@ -53,13 +63,13 @@ class Player {
   KvStore& store() { return *store_; }
 
  private:
-  const ToyModel& model_;
+  const TestModel& model_;
   ThreadPool pool_;
   Stream stream_;
   std::unique_ptr<KvStore> store_;
   std::unique_ptr<Driver> driver_, slicer_;
 };
 
-std::vector<int32_t> random_ids(uint64_t seed, int64_t n);
+std::vector<int32_t> random_ids(uint64_t seed, int64_t n, int32_t vocab = 64);
 
 }  // namespace se::testing

@@ -41,6 +41,7 @@ class PlainCodec final : public Codec {
     for_each_row(s.rows, s.list, [&](int64_t, int64_t first, int64_t n) {
       s.stream.pool().run(n, [&, first](int64_t i, int) {
         const int64_t token = first + i, id = slots[token] / page, place = slots[token] % page;
+        if (slots[token] < 0) return;
         for (int64_t h = 0; h < k.shape[2]; ++h) {
           narrow_row(k.dtype, x.k.at<float>(token, h), k.shape[3], k.at<void>(id, place, h));
           narrow_row(v.dtype, x.v.at<float>(token, h), v.shape[3], v.at<void>(id, place, h));

@@ -91,6 +91,7 @@ class Fp8 final : public Codec {
     const Rows k = rows(layer, false, s.kv.past(layer).page, s), v = rows(layer, true, k.page, s);
     for_each_row(s.rows, s.list, [&](int64_t, int64_t first, int64_t n) {
       s.stream.pool().run(n, [&, first](int64_t i, int) {
+        if (slots[first + i] < 0) return;
         encode_token(x.k, first + i, k, slots[first + i]);
         encode_token(x.v, first + i, v, slots[first + i]);
       });

@@ -1,3 +1,7 @@
+// Edits of tables that move no bytes: back to a mark, pages before a window.
+#include <algorithm>
+#include <utility>
+
 #include "kv/kv_store.h"
 
 namespace se {
@@ -24,5 +28,24 @@ void KvStore::rollback(KvSequence& seq, std::span<const KvMark> marks) {
     t.positions.resize(size_t(t.tokens()));
   }
 }
+
+void KvStore::drop_before(KvSequence& seq, int group, int64_t position) {
+  KvTable& t = seq.table(group);
+  const int64_t page = seq.layout().page();
+  int64_t pages = 0;
+  while ((pages + 1) * page <= t.paged && t.positions[size_t((pages + 1) * page - 1)] < position) ++pages;
+  if (pages == 0) return;
+  const auto drop = [&](auto& list, int64_t n) {
+    list.erase(list.begin(), list.begin() + std::min(n, int64_t(list.size())));
+  };
+  drop(t.payload, pages), drop(t.index, pages), drop(t.indexed, pages), drop(t.state, pages);
+  drop(t.positions, pages * page);
+  t.paged -= pages * page;
+#ifdef SE_DEBUG
+  check(seq);
+#endif
+}
+
+KvTable KvStore::take_table(KvSequence& seq, int group) { return std::exchange(seq.table(group), KvTable()); }
 
 }  // namespace se
