@@ -59,6 +59,7 @@ struct Request {
   int64_t truncate_prompt = 0;  // > 0: only the last so many ids of the prompt; -1: as many as fit; 0: refuse
   int logprobs = -1;            // alternatives per answer token; -1: none
   int prompt_logprobs = -1;     // alternatives per prompt token; -1: none
+  bool trace = false, trace_weights = false;  // on_kept and on_read are wanted; on_read with weights (slower)
   // Evaluation: the answer is these tokens, whatever the model says; max_tokens, ends and stops do not
   // matter.
   std::vector<int32_t> forced;
@@ -68,6 +69,14 @@ struct TokenAlternatives {                     // raw log-probabilities, before 
   int32_t id = 0;                              // the token that is there
   float logprob = 0;                           // of it
   std::vector<std::pair<int32_t, float>> top;  // the best, best first
+};
+
+// What the step that made one answer token read in one layer (all heads of it alike).
+struct ReadTrace {
+  int64_t step = 0;  // index of the answer token; the first comes from the prompt, without a step
+  int layer = 0;
+  std::span<const int32_t> positions;  // logical, ascending; the token that was put in is left out
+  std::span<const float> weights;      // attention probability of each, mean over the query heads
 };
 
 struct KvUsage {
@@ -114,7 +123,11 @@ struct Callbacks {
   // Raw logits f32 [vocab] that answer token `index` is drawn from; valid during the call.
   std::function<void(std::span<const float> logits, int64_t index, int choice)> on_logits;
   std::function<void(int64_t done, int64_t total)>
-      on_prefill;                              // prompt tokens forwarded (layer-major: scaled)
+      on_prefill;  // prompt tokens forwarded (layer-major: scaled)
+  // Request::trace. Kept: positions that a layer holds once the prompt is through. Both valid during the
+  // call.
+  std::function<void(int layer, std::span<const int32_t> positions)> on_kept;
+  std::function<void(const ReadTrace& read, int choice)> on_read;
   std::function<void(Answer answer)> on_done;  // exactly once for each choice, last of its calls
 };
 

@@ -59,6 +59,8 @@ struct Engine::Impl {
   Status accept_base(Job& job);
   Status check_sampling(const Job& job) const;
   Result<LogitRules> logit_rules(const Request& request) const;
+  bool trace_step(const StepWork& work);  // true: the driver tells until trace({}, false)
+  void tell_kept(const Job& job) const;
   void branch(Job& first, std::span<const float> logits);  // choices 1 .. n - 1, once the prompt is through
   void first_token(Job& job, std::span<const float> logits);
   void start(std::unique_ptr<Job> job);

@@ -85,7 +85,9 @@ bool Engine::Impl::step() {
   store->arena().reset_peak();
   const int64_t live = store->arena().live_bytes();
   for (Job* job : work.decode) job->dense_reads += double(job->seq->logical());
+  const bool traced = trace_step(work);
   Status ran = runner->run(work, logits, failed);
+  if (traced) runner->driver().trace({}, false);
   if (!ran.ok()) {  // no room although every peak was reserved: the youngest of the step gives way
     Job* victim = !work.chunks.empty() ? work.chunks.back().job : work.decode.back();
     finish(*victim, Finish::kError, ran);
@@ -145,6 +147,7 @@ void Engine::Impl::on_logits(Job& job, int64_t index, std::span<const float> log
     job.first_token = job.last_token = Clock::now();
     job.answer.timing.first_token_s = std::chrono::duration<double>(job.first_token - job.submitted).count();
     job.answer.timing.prefill_s = std::chrono::duration<double>(job.first_token - job.started).count();
+    if (job.request.trace && job.callbacks.on_kept) tell_kept(job);
     if (job.request.n > 1) branch(job, logits);
     first_token(job, logits);
     return;

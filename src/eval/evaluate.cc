@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <condition_variable>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
@@ -33,6 +34,7 @@ struct Run {
   RecordFile& file;
   Haystack haystack;
   std::vector<std::string> plans;  // canonical, dense first
+  bool wants_recall = false;
   int64_t done = 0, total = 0;
 
   Result<std::vector<int32_t>> prompt(const std::string& text, const Question& q) const {
@@ -80,6 +82,22 @@ struct Run {
     }
   }
 
+  // Share of dense's attention (mean over heads) that lies on what a plan reads, over steps and layers.
+  using Attention =
+      std::map<std::pair<int64_t, int>, std::vector<float>>;  // of a position, by step and layer
+  struct Recall {
+    double sum = 0;
+    int64_t n = 0;
+  };
+  static void see_recall(const Attention& dense, const ReadTrace& read, Recall& recall) {
+    const auto found = dense.find({read.step, read.layer});
+    if (found == dense.end()) return;
+    double all = 0, hit = 0;
+    for (float w : found->second) all += double(w);
+    for (int32_t p : read.positions) hit += double(found->second[size_t(p)]);
+    if (all > 0) recall.sum += hit / all, ++recall.n;
+  }
+
   Request request(const Sample& s, const std::string& plan) const {
     Request r;
     r.plan = plan, r.ids = s.ids;
@@ -90,7 +108,8 @@ struct Run {
   Status record(const Sample& s,
                 const std::string& plan,
                 const Answer& a,
-                const std::vector<Divergence>& far) {
+                const std::vector<Divergence>& far,
+                const Recall& recall) {
     if (a.finish == Finish::kError)
       return Status(a.error.code(), format("{} under {}: {}", s.suite, plan, a.error.message()));
     Record r;
@@ -106,6 +125,7 @@ struct Run {
         const double n = double(far.size());
         r.nll += d.nll / n, r.kl += d.kl / n, r.same_top += d.same_top / n;
       }
+      if (recall.n > 0) r.recall = recall.sum / double(recall.n);
     }
     ++done;
     if (options.progress) options.progress(done, total);
@@ -129,6 +149,7 @@ struct Run {
       return r;
     };
     std::vector<std::vector<float>> dense;  // log-probabilities, by forced token
+    Attention attention;
     if (text) {
       Callbacks calls;
       std::vector<Divergence> far;
@@ -136,9 +157,16 @@ struct Run {
         dense.push_back(log_softmax(logits));
         far.push_back(diverge(dense.back(), logits, s.forced[size_t(i)]));
       };
-      const Answer a = engine.run(from_shared("dense"), std::move(calls));
+      Request r = from_shared("dense");
+      r.trace = r.trace_weights = wants_recall;
+      calls.on_read = [&](const ReadTrace& read, int) {
+        std::vector<float>& w = attention[{read.step, read.layer}];
+        w.assign(s.ids.size() + s.forced.size(), 0);
+        for (size_t i = 0; i < read.positions.size(); ++i) w[size_t(read.positions[i])] = read.weights[i];
+      };
+      const Answer a = engine.run(std::move(r), std::move(calls));
       if (missing.front() == "dense") {
-        SE_TRY(record(s, "dense", a, far));
+        SE_TRY(record(s, "dense", a, far, wants_recall ? Recall{1, 1} : Recall{}));
         missing.erase(missing.begin());
       }
     }
@@ -147,6 +175,7 @@ struct Run {
     size_t over = 0;
     std::vector<Answer> answers(missing.size());
     std::vector<std::vector<Divergence>> far(missing.size());
+    std::vector<Recall> recall(missing.size());
     for (size_t i = 0; i < missing.size(); ++i) {
       Callbacks calls;
       if (text)
@@ -158,7 +187,10 @@ struct Run {
         answers[i] = std::move(a), ++over;
         wake.notify_one();
       };
-      engine.submit(from_shared(missing[i]), std::move(calls));
+      Request r = from_shared(missing[i]);
+      r.trace = text && wants_recall;
+      calls.on_read = [&, i](const ReadTrace& read, int) { see_recall(attention, read, recall[i]); };
+      engine.submit(std::move(r), std::move(calls));
     }
     for (size_t told = 0; told < missing.size();) {
       std::unique_lock lock(m);
@@ -166,7 +198,7 @@ struct Run {
       told = over;
     }
     engine.close_session(session);
-    for (size_t i = 0; i < missing.size(); ++i) SE_TRY(record(s, missing[i], answers[i], far[i]));
+    for (size_t i = 0; i < missing.size(); ++i) SE_TRY(record(s, missing[i], answers[i], far[i], recall[i]));
     return ok();
   }
 
@@ -230,15 +262,17 @@ Result<std::vector<Record>> evaluate(Engine& engine, const EvalOptions& o) {
   }
   if (::mkdir(o.folder.c_str(), 0777) != 0 && errno != EEXIST)
     return io_error(format("cannot make {}: {}", o.folder, std::strerror(errno)));
+  const bool recall = std::find(o.suites.begin(), o.suites.end(), Suite::kRecall) != o.suites.end();
   const nlohmann::ordered_json settings{{"model", engine.info().name},
                                         {"weight_bytes", engine.info().weight_bytes},
                                         {"exact", engine.info().exact},
                                         {"text", format("{:016x}", Fingerprint().add(o.text).value())},
                                         {"samples", o.samples},
                                         {"continue_by", o.continue_by},
-                                        {"seed", o.seed}};
+                                        {"seed", o.seed},
+                                        {"recall", recall}};
   SE_ASSIGN(RecordFile file, RecordFile::open(o.folder + "/samples.jsonl", settings.dump()));
-  Run run{engine, o, file, Haystack(o.text), plans};
+  Run run{engine, o, file, Haystack(o.text), plans, recall};
   SE_TRY(run.all(suites));
   return file.records();
 }

@@ -298,6 +298,7 @@ void Driver::Impl::attend_family(
   if (!f.staged && late) plan.store->write(layer, present, s);
 
   if (!f.decode) return;
+  if (on_read) trace_reads(f, layer, view, present, lse);
   for (size_t i = 0; i < f.seqs.size(); ++i) {
     PlanSequence& seq = *f.seqs[i];
     const int32_t row = f.ids[i];

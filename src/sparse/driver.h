@@ -6,6 +6,7 @@
 // Numerics: a row's result depends neither on its batch mates nor on the cut of its prompt (where the plan
 // says chunk == 0) nor on the number of threads.
 #pragma once
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -63,6 +64,15 @@ struct DriverRow {
   bool last_chunk = false;  // prefill: the prompt ends with this chunk
 };
 
+// What one decode row read in one layer. Every stage so far reads the same tokens for all heads of a layer.
+struct KvRead {
+  const PlanSequence* seq = nullptr;
+  int layer = 0;
+  std::span<const int32_t> positions;  // logical, ascending; the row's own token left out
+  std::span<const float>
+      weights;  // attention probability of each, mean over the query heads; empty: not asked
+};
+
 class Driver final : public AttentionPort {
  public:
   Driver(const ModelKv& model, KvStore& store, Stream& stream);
@@ -100,6 +110,10 @@ class Driver final : public AttentionPort {
   Status end_slice();                       // after the model's layer; picks and stores after the last chunk
   Status commit_prompt(PlanSequence& seq);  // after the last layer: tables swap, indexes are built
   void abandon_prompt(PlanSequence& seq);   // cancelled: the sequence is as before the turn
+
+  // Called for every decode row and layer (empty: not at all) until it is replaced. Costs a pass over what
+  // was read where weights are wanted.
+  void trace(std::function<void(const KvRead&)> on_read, bool weights);
 
   int64_t bytes(const PlanSequence& seq) const;  // counted: pages it refers to, staged ones included
   void force_select_for_test(bool on) { force_select_ = on; }

@@ -49,6 +49,8 @@ struct Driver::Impl {
   Arena scratch, commit_scratch;
   uint64_t next_id = 1;
   bool force = false, fill = false;
+  std::function<void(const KvRead&)> on_read;
+  bool trace_weights = false;
 
   std::vector<DriverRow> step;
   PackedRows packed;
@@ -93,6 +95,9 @@ struct Driver::Impl {
 
   // Tokens of a step that a windowed group never stores (windows.h).
   int64_t skipped(const PlanSequence& seq, int group, int64_t n) const;
+  void trace_reads(
+      Family& f, int layer, const AttentionView& view, const Present& present, const TensorView& lse);
+
   int64_t bytes_needed(const DriverRow& row) const;
   Status place_row(int row, const DriverRow& r, Family& f);
 

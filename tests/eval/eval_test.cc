@@ -74,7 +74,7 @@ TEST(Divergence, EqualsThePlainFormula) {
 
 EvalOptions options(const std::string& out) {
   EvalOptions o;
-  o.suites = {Suite::kKld, Suite::kNeedle, Suite::kMultikey, Suite::kVartrack};
+  o.suites = {Suite::kKld, Suite::kRecall, Suite::kNeedle, Suite::kMultikey, Suite::kVartrack};
   for (const char* plan :
        {"quest(budget=4096,dense_layers=0)", "snapkv(budget=64,sink=4,recent=16,window=8)", "kivi"})
     o.plans.push_back(plan);
@@ -102,8 +102,13 @@ TEST(Evaluate, SharesPromptsResumesAndSummarises) {
     if (r.suite != "text") continue;
     if (r.plan == "dense" || r.plan.find("quest") == 0) {
       EXPECT_NEAR(r.kl, 0, 1e-5) << r.plan;
+      EXPECT_NEAR(r.recall, 1, 1e-6) << r.plan;
     } else {
       EXPECT_GT(r.kl, 1e-7) << r.plan;
+      if (r.plan.find("snapkv") == 0) {
+        EXPECT_GT(r.recall, 0.02) << r.plan;
+        EXPECT_LT(r.recall, 0.9) << r.plan;
+      }
     }
   }
   ASSERT_EQ(plans.size(), 4u);
