@@ -102,10 +102,15 @@ std::vector<Case> cases() {
        "is 2 in one layer and 1"},
       {"RopeTooWide", set("llama.rope.dimension_count", uint32_t(32)), "is 32, expected 2 to 16"},
       {"RopeOdd", set("llama.rope.dimension_count", uint32_t(7)), "is 7, expected an even"},
-      {"Yarn", set("llama.rope.scaling.type", "yarn"), "RoPE scaling 'yarn' is not in this build"},
       {"LongRope", set("llama.rope.scaling.type", "longrope"), "RoPE scaling 'longrope'"},
       {"AttentionFactor", set("llama.rope.scaling.attn_factor", 1.25f), "attn_factor is 1.25, expected 1"},
       {"RopeFactorNan", set("llama.rope.scaling.factor", std::nanf("")), "is nan, expected"},
+      {"YarnTheta",
+       [](GgufWriter& w) {
+         w.set("llama.rope.scaling.type", "yarn");
+         w.set("llama.rope.freq_base", 1.0f);
+       },
+       "freq_base is 1, expected more"},
       {"Theta", set("llama.rope.freq_base", 0.0f), "is 0, expected 1"},
       {"Epsilon", set("llama.attention.layer_norm_rms_epsilon", -1.0f), "is -1, expected 0"},
       {"NoEpsilon", erase("llama.attention.layer_norm_rms_epsilon"), "is missing"},

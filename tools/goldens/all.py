@@ -3,8 +3,8 @@
 
     tools/goldens/all.py [--check] [--only numpy|model]
 
-Runs each `*_oracle.py` under src/ (they need NumPy alone), then logits.py where PyTorch and the model are there;
-`--only` asks for one half and then fails if it cannot run. New oracles are found by their name. If this Python has no
+Runs each `*_oracle.py` under src/ (they need NumPy alone), then, where PyTorch is there, families.py and logits.py of
+the models that have been fetched; `--only` asks for one half and then fails if it cannot run. New oracles are found by their name. If this Python has no
 NumPy or PyTorch and .venv exists, that one runs.
 """
 
@@ -16,11 +16,11 @@ import sys
 from python_env import ROOT, missing, prefer
 
 HERE = pathlib.Path(__file__).resolve().parent
-MODEL = ROOT / "models" / "smollm2.gguf"
+MODELS = [ROOT / "models" / f"{name}.gguf" for name in ("smollm2", "qwen0.5b", "gemma270m")]
 
 
-def run(script: pathlib.Path, check: bool) -> bool:
-    command = [sys.executable, str(script)] + (["--check"] if check else [])
+def run(script: pathlib.Path, check: bool, *more: str) -> bool:
+    command = [sys.executable, str(script), *more] + (["--check"] if check else [])
     good = subprocess.run(command, cwd=ROOT, check=False).returncode == 0
     if not good:
         print(f"{script.relative_to(ROOT)}: FAILED", flush=True)
@@ -40,9 +40,14 @@ def main() -> int:
             return 1
         results += [run(x, args.check) for x in sorted((ROOT / "src").rglob("*_oracle.py"))]
     if args.only != "numpy":
-        lacks = missing("torch", "gguf", "tokenizers") + ([] if MODEL.exists() else [str(MODEL.relative_to(ROOT))])
+        lacks = missing("torch", "gguf", "tokenizers", "transformers")
         if not lacks:
-            results.append(run(HERE / "logits.py", args.check))
+            results.append(run(HERE / "families.py", args.check))
+            for model in MODELS:
+                if model.exists():
+                    results.append(run(HERE / "logits.py", args.check, "--model", str(model)))
+                else:
+                    print(f"goldens of {model.stem} left out: {model.relative_to(ROOT)} is not here")
         elif args.only == "model":
             print(f"all: the model goldens need {', '.join(lacks)}", file=sys.stderr)
             return 1

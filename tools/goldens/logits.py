@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Goldens of a whole model: a PyTorch F32 forward of the dequantised weights of a GGUF file.
 
-    tools/goldens/logits.py                        re-makes tests/goldens/smollm2 (needs requirements.txt)
+    tools/goldens/logits.py                        re-makes tests/goldens/MODEL (needs requirements.txt)
     tools/goldens/logits.py --check                re-makes and compares with what is stored, within a tolerance
     tools/goldens/logits.py --verify               also runs transformers on the same weights, prints the difference
     tools/goldens/logits.py --full OUT.npy [--ids FILE]  writes all logits, f32 [tokens, vocab]; not into the tree
     tools/goldens/logits.py --compare FILE [--reference FULL.npy]   the engine's output against the goldens (NumPy only)
 
-FILE of --compare is one of (G is tests/goldens/smollm2)
+MODEL is the file's stem: --model models/smollm2.gguf (the default), models/qwen0.5b.gguf or models/gemma270m.gguf.
+FILE of --compare is one of (G is tests/goldens/MODEL)
     run -m models/smollm2.gguf --raw --ids G/ids_512.txt --compute exact --prompt-logprobs 8 -n 0 --json
     run -m models/smollm2.gguf --raw --ids G/greedy_prompt_ids.txt --compute exact --temp 0 --ignore-eos -n 256 --json
     a dump of all logits, .npy f32 [>= 512, vocab]
@@ -22,14 +23,24 @@ import numpy as np
 import compare
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-GOLDENS = ROOT / "tests" / "goldens" / "smollm2"
 MODEL = ROOT / "models" / "smollm2.gguf"
-TOKENS, LONG, TOP, COLUMNS, GREEDY = 512, 2048, 8, 64, 256
+TEXT = ROOT / "tests" / "goldens" / "smollm2" / "ruth.txt"
+TOKENS, LONG, TOP, GREEDY = 512, 2048, 8, 256
+COLUMNS = {"smollm2": 64}  # else 24
 TOLERANCE = 2e-5  # of the logit range, between two machines' PyTorch
 
 
-def tokenizer(weights):
-    """The file's byte-level BPE as the `tokenizers` library runs it (pre-tokenizer `smollm`: single digits)."""
+def goldens_of(model: pathlib.Path) -> pathlib.Path:
+    return ROOT / "tests" / "goldens" / model.stem
+
+
+def tokenizer(weights, path: pathlib.Path):
+    """A function from text to ids. smollm2: the file's byte-level BPE as the `tokenizers` library runs it
+    (pre-tokenizer `smollm`: single digits); others: as transformers reads the file."""
+    if weights.kind != "llama":
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name).encode
     from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
     tokens, types = weights.value("tokenizer.ggml.tokens"), weights.value("tokenizer.ggml.token_type")
@@ -39,7 +50,7 @@ def tokenizer(weights):
     bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tk.pre_tokenizer = pre_tokenizers.Sequence([digits, bytes_])
     tk.add_special_tokens([AddedToken(t, special=True, normalized=False) for t, k in zip(tokens, types) if k == 3])
-    return tk
+    return lambda text: tk.encode(text).ids
 
 
 def greedy(model, prompt: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -56,23 +67,24 @@ def greedy(model, prompt: list[int]) -> tuple[np.ndarray, np.ndarray]:
 
 def make(model_path: pathlib.Path, verify: bool) -> dict[str, np.ndarray]:
     """All arrays of the golden folder by name; ids as int32 vectors."""
-    import llama
+    import decoder
 
-    weights = llama.Weights(model_path)
-    tk = tokenizer(weights)
-    ids = tk.encode((GOLDENS / "ruth.txt").read_text()).ids[:LONG]
-    prompt = tk.encode((GOLDENS / "greedy_prompt.txt").read_text()).ids
-    model = llama.Llama(weights)
+    weights = decoder.Weights(model_path)
+    encode = tokenizer(weights, model_path)
+    ids = encode(TEXT.read_text())[:LONG]
+    prompt = encode((goldens_of(model_path) / "greedy_prompt.txt").read_text())
+    model = decoder.Decoder(weights)
     logits = model.forward(ids[:TOKENS])
     if verify:
-        other = llama.transformers_logits(weights, ids[:TOKENS])
+        other = decoder.transformers_logits(weights, ids[:TOKENS])
         span = logits.max(1).values - logits.min(1).values
         worst = float(((logits - other).abs().max(1).values / span).max())
         print(f"transformers on the same weights: largest difference {worst:.1e} of the logit range")
         if worst > TOLERANCE:
             raise compare.Failure(f"the two forwards differ by {worst:.1e} of the range, wanted <= {TOLERANCE}")
     top = logits.topk(TOP)
-    columns = np.sort(np.random.default_rng(3).choice(logits.shape[1], COLUMNS, replace=False)).astype(np.int32)
+    count = COLUMNS.get(model_path.stem, 24)
+    columns = np.sort(np.random.default_rng(3).choice(logits.shape[1], count, replace=False)).astype(np.int32)
     answer, gaps = greedy(model, prompt)
     follow = np.array(ids[1 : TOKENS + 1])
     return {
@@ -94,24 +106,24 @@ def make(model_path: pathlib.Path, verify: bool) -> dict[str, np.ndarray]:
 TEXTS = ("ids_512", "ids_2048", "greedy_prompt_ids")
 
 
-def store(arrays: dict[str, np.ndarray]) -> None:
+def store(arrays: dict[str, np.ndarray], folder: pathlib.Path) -> None:
     for name, a in arrays.items():
         if name in TEXTS:
             lines = [" ".join(map(str, a[i : i + 16])) for i in range(0, len(a), 16)]
-            (GOLDENS / f"{name}.txt").write_text("\n".join(lines) + "\n")
+            (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
         else:
-            np.save(GOLDENS / f"{name}.npy", np.ascontiguousarray(a))
+            np.save(folder / f"{name}.npy", np.ascontiguousarray(a))
         print(f"{name}: {a.dtype} {list(a.shape)}")
 
 
-def check(arrays: dict[str, np.ndarray]) -> None:
+def check(arrays: dict[str, np.ndarray], folder: pathlib.Path) -> None:
     """Ids must be equal (where two of the eight likeliest are all but level, their logits decide); floats close."""
     span = float(np.min(arrays["min_max"][:, 1] - arrays["min_max"][:, 0]))
     for name, a in arrays.items():
         if name in TEXTS:
-            stored = np.array(compare.read_ids(GOLDENS / f"{name}.txt"))
+            stored = np.array(compare.read_ids(folder / f"{name}.txt"))
         else:
-            stored = compare.load(GOLDENS, name)
+            stored = compare.load(folder, name)
         if stored.shape != a.shape:
             raise compare.Failure(f"{name}: stored {stored.shape}, made {a.shape}")
         if name == "top_ids":
@@ -120,14 +132,14 @@ def check(arrays: dict[str, np.ndarray]) -> None:
         bar = 0.0 if a.dtype == np.int32 else TOLERANCE if name == "greedy_gaps" else TOLERANCE * span
         if off > bar:
             raise compare.Failure(f"{name}: stored and made differ by {off:.2e}, wanted <= {bar:.2e}")
-    print(f"{GOLDENS.relative_to(ROOT)}: {len(arrays)} arrays as stored")
+    print(f"{folder.relative_to(ROOT)}: {len(arrays)} arrays as stored")
 
 
 def write_full(model_path: pathlib.Path, ids: list[int], out: pathlib.Path) -> None:
     """All logits of `ids` as one .npy, 256 tokens at a time."""
-    import llama
+    import decoder
 
-    model = llama.Llama(llama.Weights(model_path))
+    model = decoder.Decoder(decoder.Weights(model_path))
     rows = []
     for i in range(0, len(ids), 256):
         rows.append(model.forward(ids[i : i + 256]).numpy())
@@ -139,21 +151,22 @@ def write_full(model_path: pathlib.Path, ids: list[int], out: pathlib.Path) -> N
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=pathlib.Path, default=MODEL)
-    parser.add_argument("--ids", type=pathlib.Path, default=GOLDENS / "ids_512.txt")
+    parser.add_argument("--ids", type=pathlib.Path, help="ids_512.txt of the model's goldens if left out")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--verify", action="store_true")
     parser.add_argument("--full", type=pathlib.Path)
     parser.add_argument("--compare", type=pathlib.Path)
     parser.add_argument("--reference", type=pathlib.Path)
     args = parser.parse_args()
+    folder = goldens_of(args.model)
     try:
         if args.compare:
-            return 0 if compare.compare(args.compare, GOLDENS, args.reference) else 1
+            return 0 if compare.compare(args.compare, folder, args.reference) else 1
         if args.full:
-            write_full(args.model, compare.read_ids(args.ids), args.full)
+            write_full(args.model, compare.read_ids(args.ids or folder / "ids_512.txt"), args.full)
             return 0
         arrays = make(args.model, args.verify)
-        check(arrays) if args.check else store(arrays)
+        check(arrays, folder) if args.check else store(arrays, folder)
     except (compare.Failure, OSError) as e:
         print(f"logits: {e}", file=sys.stderr)
         return 1

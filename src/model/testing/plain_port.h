@@ -11,7 +11,7 @@ namespace se {
 class PlainPort final : public AttentionPort {
  public:
   explicit PlainPort(ModelKv kv) : kv_(std::move(kv)), past_(kv_.layers.size()) {}
-  // Positions continue where the layer's last call ended. Full layers without q/k norms only.
+  // Positions continue where the layer's last call ended. Full and windowed layers, heads or latent.
   void attend(int layer,
               const TensorView& q,
               const TensorView& k,
@@ -21,15 +21,18 @@ class PlainPort final : public AttentionPort {
 
  private:
   struct Past {
-    std::vector<float> keys, values;  // [tokens, kv_heads, dim], keys rotated
+    int64_t tokens = 0;
+    std::vector<float> keys,
+        values;  // [tokens, kv_heads, dim], keys rotated; of all query heads where latent
   };
+  void remember(const LayerKv& shape, float* key, const float* value, Past& past) const;
   ModelKv kv_;
   std::vector<Past> past_;
 };
 
-// Rotates one head in place at a position: pairs (x[2i], x[2i + 1]) or (x[i], x[i + n]) of n frequencies; the
-// angle is the f32 product, sine and cosine are double.
-void plain_rope(float* x, int64_t position, const float* frequencies, int64_t n, bool interleaved);
+// Rotates one head in place at a position, as t says; the angle is the f32 product, sine and cosine are
+// double.
+void plain_rope(float* x, int64_t position, const QkTransform& t);
 
 // out [q_heads, v_dim] of one query over `keys` keys, softmax in double.
 void plain_attention(

@@ -1,65 +1,12 @@
 #include "model/testing/tiny_llama.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "base/fmt.h"
-#include "base/half.h"
 #include "base/rng.h"
-#include "text/vocab.h"
 
 namespace se {
 namespace {
-
-constexpr int64_t kBlock = 32;  // elements of Q8_0 and Q4_1
-
-// Encodes one block and replaces its values by what the code stands for (spec/models.md 8.2).
-void encode_q8_0(float* x, GgufBytes& out) {
-  float peak = 0;
-  for (int64_t i = 0; i < kBlock; ++i) peak = std::max(peak, std::fabs(x[i]));
-  const uint16_t half = f32_to_f16(peak / 127);
-  const float d = f16_to_f32(half);
-  out.put(half);
-  for (int64_t i = 0; i < kBlock; ++i) {
-    const int8_t q = d > 0 ? int8_t(std::clamp(std::nearbyint(x[i] / d), -127.0f, 127.0f)) : int8_t(0);
-    out.put(q);
-    x[i] = d * float(q);
-  }
-}
-
-void encode_q4_1(float* x, GgufBytes& out) {
-  const auto [low, high] = std::minmax_element(x, x + kBlock);
-  const uint16_t d_half = f32_to_f16((*high - *low) / 15), m_half = f32_to_f16(*low);
-  const float d = f16_to_f32(d_half), m = f16_to_f32(m_half);
-  uint8_t q[kBlock];
-  for (int64_t i = 0; i < kBlock; ++i) {
-    q[i] = d > 0 ? uint8_t(std::clamp(std::nearbyint((x[i] - m) / d), 0.0f, 15.0f)) : uint8_t(0);
-    x[i] = d * float(q[i]) + m;
-  }
-  out.put(d_half).put(m_half);
-  for (int64_t i = 0; i < kBlock / 2; ++i) out.put(uint8_t(q[i] | q[i + kBlock / 2] << 4));
-}
-
-std::string encode(DType dtype, std::vector<float>& values) {
-  GgufBytes out;
-  const int64_t n = int64_t(values.size());
-  if (dtype == DType::kF32) {
-    for (const float v : values) out.put(v);
-  } else if (dtype == DType::kF16) {
-    for (float& v : values) {
-      const uint16_t half = f32_to_f16(v);
-      out.put(half);
-      v = f16_to_f32(half);
-    }
-  } else {
-    SE_CHECK(
-        dtype == DType::kQ8_0 || dtype == DType::kQ4_1, "tiny_llama does not write {}", to_string(dtype));
-    SE_CHECK(n % kBlock == 0, "{} elements are not whole blocks", n);
-    for (int64_t i = 0; i < n; i += kBlock)
-      (dtype == DType::kQ8_0 ? encode_q8_0 : encode_q4_1)(&values[size_t(i)], out);
-  }
-  return out.data();
-}
 
 // Tensors of one model in file order; each draws from its own stream, so that one option moves one thing.
 class Maker {
@@ -78,7 +25,7 @@ class Maker {
                   DType dtype,
                   std::vector<int64_t> shape,
                   std::vector<float> values) {
-    std::string data = encode(dtype, values);
+    std::string data = encode_tiny(dtype, values);
     tensors_.push_back({name, dtype, std::move(shape), std::move(values), std::move(data)});
   }
   void projection(const std::string& name, int64_t out, int64_t in, float gain) {
@@ -96,62 +43,6 @@ class Maker {
   size_t next_type_ = 0;
   std::vector<TinyTensor> tensors_;
 };
-
-std::string utf8(uint32_t code) {  // below 0x800
-  if (code < 0x80) return std::string(1, char(code));
-  return {char(0xc0 | code >> 6), char(0x80 | (code & 63))};
-}
-
-// The 256 byte tokens in byte order, as printable code points (spec/models.md 10.1).
-std::vector<std::string> byte_tokens() {
-  std::vector<std::string> out;
-  uint32_t next = 256;
-  for (uint32_t b = 0; b < 256; ++b) {
-    const bool printable = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
-    out.push_back(utf8(printable ? b : next++));
-  }
-  return out;
-}
-
-#define SE_SPACE "\u0120"  // the code point that stands for a blank
-const std::vector<std::string>& merges() {
-  static const std::vector<std::string> kMerges = {
-      "t h",         SE_SPACE " t",  SE_SPACE " a",   "h e",         "i n",         "r e",         "o n",
-      "e r",         "a n",          SE_SPACE "t he", "e s",         "o r",         "e n",         "a t",
-      "i s",         "o u",          "i t",           "a r",         "e d",         SE_SPACE " s", "an d",
-      SE_SPACE " w", SE_SPACE " o",  "in g",          "a l",         "l l",         "i c",         "o m",
-      SE_SPACE " c", "i d",          SE_SPACE " f",   "th e",        "s t",         "l e",         "v e",
-      "a s",         SE_SPACE "o f", SE_SPACE " b",   SE_SPACE " p", SE_SPACE " m", "r o"};
-  return kMerges;
-}
-#undef SE_SPACE
-
-void set_vocab(GgufWriter& w) {
-  std::vector<std::string> tokens = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
-  std::vector<int32_t> types(tokens.size(), int32_t(text::TokenType::kControl));
-  for (const std::string& t : byte_tokens()) tokens.push_back(t);
-  for (const std::string& m : merges()) {
-    const size_t blank = m.find(' ');
-    tokens.push_back(m.substr(0, blank) + m.substr(blank + 1));
-  }
-  types.resize(tokens.size(), int32_t(text::TokenType::kNormal));
-  SE_CHECK(int(tokens.size()) == kTinyVocab, "{} tokens", tokens.size());
-  w.set("tokenizer.ggml.model", "gpt2");
-  w.set("tokenizer.ggml.pre", "gpt-2");
-  w.set("tokenizer.ggml.tokens", tokens);
-  w.set("tokenizer.ggml.token_type", types);
-  w.set("tokenizer.ggml.merges", merges());
-  w.set("tokenizer.ggml.bos_token_id", uint32_t(kTinyImStart));
-  w.set("tokenizer.ggml.eos_token_id", uint32_t(kTinyImEnd));
-  w.set("tokenizer.ggml.unknown_token_id", uint32_t(kTinyEndOfText));
-  w.set("tokenizer.ggml.padding_token_id", uint32_t(kTinyImEnd));
-  w.set("tokenizer.ggml.add_bos_token", false);
-  w.set("tokenizer.ggml.add_space_prefix", false);
-  w.set("tokenizer.chat_template",
-        "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + "
-        "'<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% "
-        "endif %}");
-}
 
 }  // namespace
 
@@ -204,7 +95,7 @@ GgufWriter tiny_llama(const TinyLlamaOptions& o) {
     w.set("llama.rope.scaling.type", "linear");
     w.set("llama.rope.scaling.factor", o.rope_linear);
   }
-  set_vocab(w);
+  set_tiny_vocab(w);
   for (TinyTensor& t : tiny_llama_tensors(o)) w.tensor(t.name, t.dtype, t.shape, std::move(t.data));
   return w;
 }

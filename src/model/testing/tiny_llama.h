@@ -1,13 +1,13 @@
-// model/testing/tiny_llama.h -- a random Llama small enough for every test: seeded weights, a byte-level
-// vocabulary of 300 tokens (3 control tokens, 256 bytes, 41 merges), a ChatML template. Same options, same
-// file, on every machine.
+// model/testing/tiny_llama.h -- a random Llama small enough for every test: seeded weights, the vocabulary of
+// tiny_vocab.h. Same options, same file, on every machine.
 #pragma once
 #include <string>
 #include <vector>
 
 #include "base/status.h"
-#include "device/tensor.h"
 #include "model/testing/gguf_writer.h"
+#include "model/testing/tiny_tensor.h"
+#include "model/testing/tiny_vocab.h"
 
 namespace se {
 
@@ -25,17 +25,6 @@ struct TinyLlamaOptions {
   float qk_gain = 1.5f;  // deviation of projected q and k: how peaked attention is
 };
 
-inline constexpr int kTinyVocab = 300;
-inline constexpr int32_t kTinyEndOfText = 0, kTinyImStart = 1, kTinyImEnd = 2;  // eos is kTinyImEnd
-inline constexpr int32_t kTinyFirstByte = 3;  // id of byte b: kTinyFirstByte + b
-
-struct TinyTensor {
-  std::string name;
-  DType dtype = DType::kF32;
-  std::vector<int64_t> shape;  // row-major
-  std::vector<float> values;   // what the stored bytes stand for
-  std::string data;            // as stored
-};
 std::vector<TinyTensor> tiny_llama_tensors(const TinyLlamaOptions& options);
 
 // The file as a writer, so that a test can change or break it before writing.
