@@ -56,8 +56,10 @@ struct SamplingFlags {  // --temp --top-k --top-p --min-p --seed, penalties, bia
 };
 
 Result<std::string> read_file(const std::string& path);  // "-": standard input
-std::string human_bytes(double bytes);                   // "1.25 MiB"
-std::string usage_lines(const Answer& answer);           // for people: what the plan saved and cost
+// Decimals separated by white space; "-": standard input.
+Result<std::vector<int32_t>> read_ids(const std::string& path);
+std::string human_bytes(double bytes);          // "1.25 MiB"
+std::string usage_lines(const Answer& answer);  // for people: what the plan saved and cost
 
 // Each command adds itself to `app` and leaves its exit status in `status` when it ran.
 void add_run(CLI::App& app, Status& status);

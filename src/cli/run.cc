@@ -1,8 +1,7 @@
-// sparse-engine run, tokenize, methods.
+// sparse-engine run, methods.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <charconv>
 #include <csignal>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -22,28 +21,6 @@ struct RunFlags {
   bool has_prompt = false, raw = false, json = false;
   Request request;
 };
-
-Result<std::vector<int32_t>> read_ids(const std::string& path) {
-  SE_ASSIGN(const std::string text, read_file(path));
-  std::vector<int32_t> ids;
-  const char *at = text.data(), *end = at + text.size();
-  while (at != end) {
-    if (std::isspace(static_cast<unsigned char>(*at))) {
-      ++at;
-      continue;
-    }
-    int32_t id = 0;
-    const auto [next, error] = std::from_chars(at, end, id);
-    if (error != std::errc() || (next != end && !std::isspace(static_cast<unsigned char>(*next))))
-      return invalid(format("{}: expected decimal token ids separated by white space, found '{}' at byte {}",
-                            path,
-                            std::string(at, std::min<size_t>(size_t(end - at), 12)),
-                            at - text.data()));
-    ids.push_back(id);
-    at = next;
-  }
-  return ids;
-}
 
 // Invalid UTF-8 cannot be written as JSON; it becomes U+FFFD.
 std::string dump(const ordered_json& o) {
@@ -154,27 +131,6 @@ Status run(RunFlags& f) {
   return out.finish();
 }
 
-struct TokenizeFlags {
-  std::string model;
-  bool no_special = false, json = false;
-};
-
-Status tokenize(const TokenizeFlags& f) {
-  EngineOptions o;
-  o.model = f.model, o.threads = 1, o.kv_bytes = 1 << 20;
-  SE_ASSIGN(const std::unique_ptr<Engine> engine, Engine::open(o));
-  SE_ASSIGN(const std::string text, read_file("-"));
-  SE_ASSIGN(const std::vector<int32_t> ids, engine->tokenize(text, !f.no_special, true));
-  Out out;
-  if (f.json) {
-    out.write(dump({{"ids", ids}}) + "\n");
-  } else {
-    for (int32_t id : ids) out.write(format("{} ", id));
-    out.write("\n");
-  }
-  return out.finish();
-}
-
 }  // namespace
 
 void add_run(CLI::App& app, Status& status) {
@@ -210,15 +166,6 @@ void add_run(CLI::App& app, Status& status) {
     f->has_prompt = p->count() > 0;
     status = run(*f);
   });
-}
-
-void add_tokenize(CLI::App& app, Status& status) {
-  auto f = std::make_shared<TokenizeFlags>();
-  CLI::App* c = app.add_subcommand("tokenize", "text on standard input to token ids");
-  c->add_option("-m,--model", f->model, "model file (GGUF)")->required();
-  c->add_flag("--no-special", f->no_special, "add no BOS or EOS");
-  c->add_flag("--json", f->json, "{\"ids\": [...]}");
-  c->callback([f, &status] { status = tokenize(*f); });
 }
 
 void add_methods(CLI::App& app, Status& status) {

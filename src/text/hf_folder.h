@@ -13,9 +13,8 @@ namespace se::text {
 
 struct FolderText {
   VocabSpec vocab;
-  std::string chat_template;  // empty: none
-  std::vector<int32_t>
-      end_ids;  // end of generation, each once: the tokenizer's eos, then generation_config's
+  std::string chat_template;     // empty: none
+  std::vector<int32_t> end_ids;  // end of generation, each once: the vocabulary's, then generation_config's
 };
 
 // Reads tokenizer.json, and as far as they are there tokenizer_config.json, special_tokens_map.json,
