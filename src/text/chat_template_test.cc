@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "text/testing.h"
 
 namespace se::text {
@@ -39,9 +41,8 @@ std::string output(const std::string& source) {
   return result.ok() ? result->text : "error: " + result.status().message();
 }
 
-TEST(ChatTemplate, RenderingEqualsTheReference) {
-  const Json goldens = golden("templates.json");
-  ASSERT_GT(goldens["cases"].size(), 150u);
+void expect_reference(const Json& goldens) {
+  setenv("TZ", "UTC", 1);  // strftime_now
   for (const Json& item : goldens["cases"]) {
     const std::string source = goldens["sources"][item["source"].get<size_t>()];
     const Json context = goldens["contexts"][item["context"].get<size_t>()];
@@ -56,6 +57,18 @@ TEST(ChatTemplate, RenderingEqualsTheReference) {
   }
 }
 
+TEST(ChatTemplate, FeaturesRenderAsTheReference) {
+  const Json goldens = golden("templates.json");
+  ASSERT_GT(goldens["cases"].size(), 250u);
+  expect_reference(goldens);
+}
+
+TEST(ChatTemplate, WholeTemplatesRenderAsTheReference) {
+  const Json goldens = golden("template_models.json");
+  ASSERT_GE(goldens["cases"].size(), 64u);
+  expect_reference(goldens);
+}
+
 TEST(ChatTemplate, ErrorsNameLineAndWhatWasFound) {
   EXPECT_EQ(output("a\n{% if %}"), "error: template line 2: found '%}', wanted an expression");
   EXPECT_EQ(output("{{ 1 + }}"), "error: template line 1: found '}}', wanted an expression");
@@ -67,7 +80,8 @@ TEST(ChatTemplate, ErrorsNameLineAndWhatWasFound) {
   EXPECT_EQ(output("{% if true %}x"),
             "error: template line 1: found the end of the template, wanted '{% endif %}'");
   EXPECT_NE(output("{% include 'x' %}").find("statement 'include' is not supported"), std::string::npos);
-  EXPECT_NE(output("{{ '%d' % 3 }}").find("not supported"), std::string::npos);
+  EXPECT_EQ(output("{{ '%d' % 'a' }}"), "error: template line 1: %d wants a number, found 'str'");
+  EXPECT_EQ(output("{{ '%y' % 1 }}"), "error: template line 1: '%y' is no conversion of a format");
 }
 
 TEST(ChatTemplate, LimitsEndWithAStatus) {

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Goldens of the text module, from Hugging Face `tokenizers` and `jinja2`.
 
-    python tools/goldens/text.py [--model models/smollm2.gguf]
+    python tools/goldens/text.py [--model models/smollm2.gguf] [--qwen models/qwen0.5b.gguf]
 
-writes tests/goldens/text/{vocab,decode,pipelines,sentencepiece,templates}.json and encode/PRE.json for each pre-tokenizer.
+writes tests/goldens/text/{vocab,decode,pipelines,sentencepiece,templates,template_models}.json and
+encode/PRE.json for each pre-tokenizer.
 The small vocabulary is the first merges of the model's, that of SentencePiece is trained on TEXTS; without
 --model both are kept as they are in the tree. Needs: tools/goldens/requirements.txt.
 """
@@ -197,7 +198,9 @@ def write(name, value):
 def main():
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("--model", help="GGUF file to take the small vocabulary from")
-    model = args.parse_args().model
+    args.add_argument("--qwen", help="GGUF file to take a chat template with tools from")
+    args = args.parse_args()
+    model = args.model
     if model:
         write("vocab.json", small_vocab(vocabularies.read_gguf(model)))
         trained = train_sentencepiece()
@@ -210,6 +213,11 @@ def main():
     write("decode.json", decode_goldens(vocab))
     write("sentencepiece.json", sentencepiece_goldens(trained))
     write("templates.json", text_templates.goldens(vocab["template"]))
+    if args.qwen:
+        qwen = vocabularies.read_gguf(args.qwen)["template"]
+    else:
+        qwen = json.loads((OUT / "template_models.json").read_text())["qwen"]
+    write("template_models.json", text_templates.model_goldens(qwen))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ import jinja2
 import jinja2.ext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+import text_template_models as models
+
 NOW = 1_700_000_000
 MESSAGES = [
     {"role": "system", "content": "  Be brief.\n"},
@@ -145,6 +147,61 @@ SNIPPETS = r"""
 {{ 'abc' in ['abc'] and 'b' in 'abc' }} {{ 'a' ~ 'b' == 'ab' }} {{ 1 + 1 == 2 and 2 * 2 == 4 }} {{ 10 - 2 - 3 }} {{ 2 ** 3 ** 2 }} {{ 100 / 10 / 2 }}
 {{ nested is mapping and nested.t }} {{ items | map('length') | list }} {{ items | map('replace', 'a', 'Q') | list }} {{ [['a', 1]] | list }} {{ 'A' | lower ~ 'B' }}
 {{ messages | selectattr('role', 'eq', 'user') | list | length }} {{ messages | groupby_none if false else 'ok' }}
+{{ '%s' % 'a' }} {{ '%s and %s' % ('a', 1) }} {{ '%s' % 1.5 }} {{ '%s' % none }} {{ '%s' % [1, 'x'] }} {{ '%s' % (('t', 2),) }} {{ '%s %s' % (true, missing) }}|
+{{ '%d' % 3 }} {{ '%d' % 3.9 }} {{ '%5d|%-5d|%05d|%+d|% d|%+5d' % (1, 2, 3, 4, 5, 6) }} {{ '%d' % -7 }} {{ '%05d' % -7 }} {{ '%.3d' % 5 }} {{ '%i%u' % (1, 2) }} {{ '%d' % true }}
+{{ '%.2f' % 3.14159 }} {{ '%f' % 1 }} {{ '%8.3f|%-8.1f|%08.2f' % (1.5, 2.25, 3.125) }} {{ '%e' % 12345.678 }} {{ '%.1E' % 0.00012 }} {{ '%g %g %g' % (1e10, 0.0001, 123456789) }} {{ '%G' % 1e-10 }} {{ '%.0f' % 2.5 }} {{ '%+.1f' % -0.05 }}
+{{ '%x %X %o %#x %#o %#X' % (255, 255, 8, 255, 8, 255) }} {{ '%c%c' % (65, 'é') }} {{ '%%' % () }} {{ '100%% of %s' % 'x' }} {{ '%5s|%-5s|%.2s|%5.1s' % ('ab', 'cd', 'héllo', 'xyz') }} {{ '%r %r' % ('it', 1.0) }} {{ '%*d|%-*s|%.*f' % (5, 1, 4, 'a', 1, 2.25) }}
+{{ '%(a)s-%(b)03d' % {'a': 'x', 'b': 7} }} {{ '%(k)s' % nested }} {{ 'none' % {} }} {{ 'none' % [] }} {{ '%s' | format('x') }} {{ '%s %d' | format('x', 3) }} {{ '%(a)s' | format(a=2) }} {{ '%-10s|' % 'é' }} {{ '%05s' % 'a' }}
+{{ '%s %s' % 'a' }}
+{{ '%s' % ('a', 'b') }}
+{{ 'none' % 1 }}
+{{ '%d' % 'x' }}
+{{ '%q' % 1 }}
+{{ '%' % 1 }}
+{{ '%(zzz)s' % {'a': 1} }}
+{{ '%(a' % {'a': 1} }}
+{{ '%x' % 1.5 }}
+{{ '%f' % 'a' }}
+{{ '%c' % 'ab' }}
+{{ 'AbC'.isupper() }} {{ 'ABC1'.isupper() }} {{ 'abc-'.islower() }} {{ '12'.islower() }} {{ 'a1'.isalnum() }} {{ 'a 1'.isalnum() }} {{ ''.isalnum() }} {{ 'k=v=w'.partition('=') }} {{ 'k=v=w'.rpartition('=') }} {{ 'kv'.partition('=') }} {{ 'kv'.rpartition('=') }}
+{{ '<a href="x">it\'s & so</a>' | escape }} {{ '<' | e }} {{ nested | attr('items') is callable }} {{ nested | attr('k') is defined }} {{ 5 | escape }}
+{{ text.split('')[0] }}
+{{ 'a'.partition('') }}
+{% for m in messages if m.role != 'system' and m.content %}{{ loop.index }}{{ '*' if loop.last }}{{ m.role[0] }}{% else %}none{% endfor %} {% for m in messages if m.role == 'tool' %}x{% else %}no tools{% endfor %}
+{% for a in [1, 2] %}{% for b in [3, 4] %}{{ loop.index }}{{ a }}{{ b }}{{ loop.depth }}{{ loop.depth0 }} {% endfor %}{{ loop.index }}{% endfor %}
+{% for k, v in nested | dictsort %}{{ k }}:{{ v }}{{ ', ' if not loop.last }}{% endfor %} {% for k, v in {'x': 1, 'y': 2} | items %}{{ k ~ v }}{% endfor %} {% for pair in {'x': 1}.items() %}{{ pair[0] }}{{ pair }}{% endfor %}
+{% macro opt(a, b=none, c=[]) %}{{ a }}{{ b is none }}{{ c | length }}{% endmacro %}{{ opt(1) }} {{ opt(1, 2, [3]) }} {{ opt(c='xyz', a=0) }} {% macro outer() %}{% macro inner(x) %}<{{ x }}>{% endmacro %}{{ inner(1) }}{{ inner(2) }}{% endmacro %}{{ outer() }}
+{% macro tree(node, depth=0) %}{{ '-' * depth }}{{ node.name }};{% for child in node.children | default([]) %}{{ tree(child, depth + 1) }}{% endfor %}{% endmacro %}{{ tree({'name': 'a', 'children': [{'name': 'b', 'children': [{'name': 'c'}]}, {'name': 'd'}]}) }}
+{% macro m(x) -%} {{ x | trim }} {%- endmacro %}[{{ m('  a  ') }}] {% set f = m %}[{{ f('b') }}] {{ m is defined }} {{ m is callable }} {{ nope is defined }}
+{% set ns = namespace(found=false, items=[]) %}{% for m in messages %}{% if m.role == 'user' and not ns.found %}{% set ns.found = true %}{% set ns.items = ns.items + [m.content] %}{% endif %}{% endfor %}{{ ns.found }} {{ ns.items | length }} {{ ns.items[0] }}
+{% set x = 5 %}{% if true %}{% set x = 6 %}{% endif %}{{ x }} {% for i in [1] %}{% set x = 7 %}{{ x }}{% endfor %}{{ x }} {% set y %}{% for i in [1, 2] %}{{ i }},{% endfor %}{% endset %}{{ y | length }}{{ y }}
+{% set a = [1, 2] + [3] %}{{ a[-1] }}{{ a[:2] }}{{ a[::2] }}{{ a[1:][0] }}{{ (a | length) * 2 }} {% set d = dict(a=1) if true else {'a': 2} %}{{ d.a }} {{ [[1, 2], [3, 4]] | map('first') | list }} {{ [[1, 2], [3, 4]] | map('last') | sum }}
+{{ messages | map(attribute='content') | map('length') | list }} {{ messages | map('attr', 'role') | list }} {{ messages | selectattr('content') | list | length }} {{ [0, 1, 2] | reject('odd') | list }} {{ [1, 'a', none] | select('string') | list }} {{ ['x', 'y'] | map('upper') | join('') }}
+{{ messages | selectattr('role', 'in', ['user']) | map(attribute='content') | first }} {{ (messages | selectattr('role', 'equalto', 'nobody') | list) or 'nobody' }} {{ messages | rejectattr('role', 'equalto', 'user') | map(attribute='role') | unique | list }} {{ messages | map(attribute='nope') | select('defined') | list }}
+{{ {'a': [1, {'b': none}], 'c': 'é"'} | tojson }} {{ {'a': [1, {'b': none}]} | tojson(indent=2) }} {{ 'é' | tojson(ensure_ascii=true) }} {{ {'z': 1, 'a': [1, 2]} | tojson(indent=1, separators=(',', ' : '), sort_keys=true) }} {{ 1.0 | tojson }} {{ '</script>&\'' | tojson }} {{ [] | tojson(indent=2) }}
+{{ strftime_now('%d %b %Y') }} {{ strftime_now('%Y-%m-%d') | length }} {{ strftime_now('%A, %B %d, %Y') }} {{ strftime_now('%H') | int >= 0 }} {{ strftime_now('%%') }}
+{{ raise_exception('After the optional system message, roles must alternate') if messages[0].role != 'system' else 'fine' }} {{ 'ok' if messages | length >= 1 else raise_exception('none') }}
+{{ (messages[1:] if messages[0]['role'] == 'system' else messages) | length }} {{ messages[0]['content'] if messages[0]['role'] == 'system' else 'default' }} {{ messages[-1:] | map(attribute='role') | list }} {{ messages[::-1][0].content }} {{ messages[1:-1] | length }} {{ (messages | length - 1) }}
+{{ messages[2].content.split('</think>')[-1].lstrip('\n') }} {{ messages[2].content.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') }} {{ '</think>' in messages[2].content }} {{ messages[2].tool_calls or 'no calls' }} {{ messages[2].get('reasoning', 'none') }}
+{{ n is number and n > 3 or n is string }} {{ not (n > 3) }} {{ 1 if n % 2 else 0 }} {{ n // 2 * 2 + n % 2 == n }} {{ -n ** 2 }} {{ (1, 2) + (3,) }} {{ 'a' < 'b' and 'b' < 'c' }} {{ 3 > 2 > 1 }} {{ 'x' * n }} {{ n ~ '' is string }}
+{{ items is iterable and items is not mapping and items is not string }} {{ nested is mapping }} {{ 'abc' is iterable }} {{ missing is iterable }} {{ messages[0].content is string }} {{ none is none and missing is not none }} {{ missing is none }} {{ false is boolean }} {{ 0 is false }} {{ tools is none }} {{ x is not integer }}
+{{ missing or 'fallback' }} {{ missing | default('d') | upper }} {{ nested.zip | default(nested.name) }} {{ (missing | default({})).x is undefined }} {{ nested.get('zip', {}).get('x', 'deep') }} {{ missing is defined and missing.x }} {{ missing == missing2 }} {{ missing | length }} {{ missing | join }}|
+{{ missing.x.y }}
+{{ nested.zip.zap }}
+{{ messages[9].content }}
+{{ none.x }}| {{ none['x'] }}|
+{{ none | items | list }}
+{{ [1, 2] | items | list }}
+{{ 'abc' | map('upper') | list }} {{ 'abc' | list | reverse | join }} {{ [3, 1, 2] | sort | first }} {{ [1, 2, 3] | max - [1, 2, 3] | min }} {{ 'a-b_c' | replace('-', ' ') | title }} {{ '  x ' | trim | length }} {{ 'x,y' | upper ~ '!' }} {{ ['a', 'b'] | join(', ') | length }}
+{{ 'line1\nline2' | indent(4) }} {{ 'l1\nl2' | indent(width=2, first=true) }} {{ 'a\nb'.splitlines() | join('|') }} {{ ('x' ~ '\n' ~ 'y').split('\n') }} {{ 'tab\tx' }} {{ "quote \" in" }} {{ 'uni \u00e9 \U0001F600' }} {{ '\\n' }}
+{% if messages is defined and messages is iterable and messages | length > 0 and messages[0].role == 'system' %}{% set sys = messages[0].content | trim %}{% else %}{% set sys = none %}{% endif %}{{ sys }} {% if not sys is none %}has{% endif %} {% if sys is not none and sys != '' %}!{% endif %}
+{% for i in range(3) %}{% for j in range(3) %}{% if j > i %}{% break %}{% endif %}{{ i }}{{ j }} {% endfor %}{% if i == 1 %}{% continue %}{% endif %}; {% endfor %} {% for i in range(0, 10, 3) %}{{ i }}{% endfor %} {% for c in 'añ' %}[{{ c }}]{% endfor %}
+{%- for m in messages %}{%- if loop.previtem is defined and loop.previtem.role == m.role %}={% endif %}{%- if loop.nextitem is defined %}{{ loop.nextitem.role[0] }}{%- else %}.{%- endif %}{%- endfor %} {% for i in [] %}{% else %}{% for j in [1] %}{{ j }}{% endfor %}{% endfor %}
+{% with %}{% set inner = 1 %}{{ inner }}{% endwith %}{{ inner is defined }} {% with a = 1, b = 2 %}{{ a + b }}{% endwith %} {% filter trim %}  padded  {% endfilter %}| {% set t | upper | trim %} up {% endset %}[{{ t }}] {% generation %}{% for i in [1] %}g{{ i }}{% endfor %}{% endgeneration %}
+{# a {% comment %} {{ x }} #}{% raw %}{% if %}{{ raw }}{% endraw %}{{ '{{' }}{{ "{%" }}{{ '#}' }} {{ 'a' if true }}{{ 'b' if false }}{{ ('c' if false) or 'd' }} {{ {'k': 'v'}['k'] }} {{ {'k': {'j': [1]}}.k.j[0] }}
+{{ 'a' 'b' ~ 'c' }} {{ [1, [2, [3]]] }} {{ {'a': (1,), 'b': {}} }} {{ ((1)) }} {{ (1,) }} {{ [] }} {{ {} }} {{ 1_000 + 1 }} {{ 1.5e3 }} {{ 0.5 }}
+{{ [1, 2, 3][-2:] }} {{ 'hello'[1:-1] }} {{ 'hello'[-3:] }} {{ 'hello'[::-2] }} {{ 'hello'[99:] }}| {{ [1, 2, 3][5:] }} {{ (1, 2, 3)[::-1] }} {{ 'héllo wörld'[4:8] }} {{ messages[0:1][0].role }}
+{{ namespace is defined }} {{ range is defined }} {{ raise_exception is defined }} {{ strftime_now is defined }} {{ loop is defined }}
 """.strip("\n").split("\n")
 
 # White space: each source is rendered as it stands.
@@ -307,7 +364,7 @@ def environment():
     )
     env.filters["tojson"] = tojson
     env.globals["raise_exception"] = raise_exception
-    env.globals["strftime_now"] = lambda form: datetime.datetime.fromtimestamp(NOW).strftime(form)
+    env.globals["strftime_now"] = lambda form: datetime.datetime.fromtimestamp(NOW, datetime.timezone.utc).strftime(form)
     return env
 
 
@@ -320,6 +377,7 @@ def case(source, context):
 
 def goldens(smollm2_template):
     cases = [case(source, CONTEXT) for source in SNIPPETS + LAYOUTS]
+    assert len(SNIPPETS + LAYOUTS) > 180
     for messages in (MESSAGES, MESSAGES[1:], TOOL_MESSAGES):
         for tools in (None, TOOLS):
             for more in ({}, {"enable_thinking": False}, {"add_generation_prompt": False}):
@@ -329,7 +387,18 @@ def goldens(smollm2_template):
                 cases.append(case(ALTERNATING, context))
                 cases.append(case(smollm2_template, context))
                 cases.append(case(TYPES_MACRO, context))
-    # Contexts and long sources repeat: store each once.
+    return packed(cases)
+
+
+def model_goldens(qwen_template):
+    """Templates in the manner of released models, and that of the model of the tests, with their conversations."""
+    all_contexts = list(models.contexts())
+    cases = [case(source, context) for source in models.MODELS + [qwen_template] for context in all_contexts]
+    return packed(cases) | {"qwen": qwen_template}
+
+
+def packed(cases):
+    """Contexts and long sources repeat: each is stored once."""
     contexts, sources = [], []
     for item in cases:
         for name, pool in (("context", contexts), ("source", sources)):

@@ -169,7 +169,6 @@ Result<Evaluator::Flow> Evaluator::exec_for(const Stmt& stmt) {
     const Inner inner(*this, scope_);
     return exec(stmt.other);
   }
-  const Deeper loop(loops_);
   for (size_t index = 0; index < items.size(); ++index) {
     SE_TRY(charge(kLoopSteps));
     const Inner inner(*this, scope_);
@@ -192,8 +191,8 @@ Result<Value> Evaluator::loop_object(const std::vector<Value>& items, size_t ind
                 {"first", Value(at == 0)},
                 {"last", Value(at + 1 == length)},
                 {"length", Value(length)},
-                {"depth", Value(int64_t(loops_))},
-                {"depth0", Value(int64_t(loops_ - 1))},
+                {"depth", Value(int64_t(1))},  // counts recursive loops only
+                {"depth0", Value(int64_t(0))},
                 {"previtem", at > 0 ? items[index - 1] : Value(Undefined{"there is no previous item"})},
                 {"nextitem", at + 1 < length ? items[index + 1] : Value(Undefined{"there is no next item"})}};
   const auto cycle = [at](Evaluator&, const Args& args) -> Result<Value> {

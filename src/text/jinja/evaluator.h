@@ -96,7 +96,6 @@ class Evaluator {
   int64_t now_;
   int64_t steps_ = 0;
   int depth_ = 0;
-  int loops_ = 0;  // the loop.depth of the next loop
   std::shared_ptr<Scope> scope_;
   std::vector<std::shared_ptr<Scope>> macro_scopes_;  // emptied at the end: macros in them refer back to them
   Marked* out_ = nullptr;

@@ -208,6 +208,10 @@ Marked to_text(const Value& value) {
   if (value.is_none()) return "None";
   if (value.is_undefined()) return "";
   if (value.callable()) return format("<function {}>", value.callable()->name);
+  return to_repr(value);
+}
+
+Marked to_repr(const Value& value) {
   Marked out;
   append_repr(out, value);
   return out;

@@ -9,6 +9,9 @@ namespace se::text::jinja {
 // What {{ value }} prints; strings keep their marks, other values are marked if a string in them is.
 Marked to_text(const Value& value);
 
+// What {{ [value] }} prints between the brackets: Python's repr().
+Marked to_repr(const Value& value);
+
 struct JsonStyle {
   bool ascii = false;                         // escape every other character
   int indent = -1;                            // -1: one line, with ", " and ": "

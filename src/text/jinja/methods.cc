@@ -209,8 +209,37 @@ Result<Value> all_characters(Evaluator&, const Value& self, const Args&) {
   }
   return Value(!text.empty());
 }
+// Some character has case, and none the other one.
+template <std::string (*map)(std::string_view), std::string (*other)(std::string_view)>
+Result<Value> cased(Evaluator&, const Value& self, const Args& args) {
+  SE_TRY(bind("this method", args, {}).status());
+  const std::string& text = self.text()->text;
+  return Value(map(text) == text && other(text) != text);
+}
+
+// Text before, the separator, and text after its first or last place.
+template <bool kRight>
+Result<Value> partition(Evaluator&, const Value& self, const Args& args) {
+  static constexpr const char* kName = kRight ? "rpartition" : "partition";
+  SE_ASSIGN(const auto bound, bind(kName, args, {"sep"}));
+  if (!bound[0]) return invalid(format("{}: wanted a separator", kName));
+  SE_ASSIGN(const Marked* separator, want_text(kName, *bound[0]));
+  if (separator->text.empty()) return invalid(format("{}: the separator is empty", kName));
+  const Marked& text = *self.text();
+  const size_t at = kRight ? text.text.rfind(separator->text) : text.text.find(separator->text);
+  std::vector<Value> parts(3, Value(""));
+  if (at == std::string::npos) {
+    parts[kRight ? 2 : 0] = self;
+  } else {
+    const size_t end = at + separator->text.size();
+    parts = {Value(text.part(0, at)), Value(text.part(at, end)), Value(text.part(end, text.text.size()))};
+  }
+  return Value::list(std::move(parts), true);
+}
+
 bool is_letter(int32_t c) { return char_class(c) == CharClass::kLetter; }
 bool is_number(int32_t c) { return char_class(c) == CharClass::kNumber; }
+bool is_letter_or_number(int32_t c) { return is_letter(c) || is_number(c); }
 
 constexpr Named<Method> kStringMethods[] = {
     {"strip", strip_method<true, true>},
@@ -234,7 +263,12 @@ constexpr Named<Method> kStringMethods[] = {
     {"join", join},
     {"isalpha", all_characters<is_letter>},
     {"isdigit", all_characters<is_number>},
-    {"isspace", all_characters<is_python_space>}};
+    {"isspace", all_characters<is_python_space>},
+    {"isalnum", all_characters<is_letter_or_number>},
+    {"isupper", cased<to_upper, to_lower>},
+    {"islower", cased<to_lower, to_upper>},
+    {"partition", partition<false>},
+    {"rpartition", partition<true>}};
 
 Result<Value> dict_items(Evaluator& evaluator, const Value& self, const Args& args) {
   SE_TRY(bind("items", args, {}).status());

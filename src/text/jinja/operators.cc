@@ -7,6 +7,7 @@
 #include "text/jinja/evaluator.h"
 #include "text/jinja/format.h"
 #include "text/jinja/functions.h"
+#include "text/jinja/percent.h"
 #include "text/unicode.h"
 
 namespace se::text::jinja {
@@ -130,6 +131,7 @@ void for_each_index(const Range& range, int64_t length, F f) {
 
 Result<Value> binary(Evaluator& evaluator, std::string_view op, const Value& a, const Value& b) {
   if (op == "~") return concatenate(evaluator, to_text(a), to_text(b));
+  if (op == "%" && a.text()) return percent(evaluator, *a.text(), b);
   int64_t i = 0, j = 0;
   if (a.to_integer(i) && b.to_integer(j)) return integer_op(op, i, j);
   double x = 0, y = 0;
@@ -143,7 +145,6 @@ Result<Value> binary(Evaluator& evaluator, std::string_view op, const Value& a, 
   }
   if (op == "*" && (a.text() || a.list()) && b.to_integer(j)) return repeat(evaluator, a, j);
   if (op == "*" && (b.text() || b.list()) && a.to_integer(i)) return repeat(evaluator, b, i);
-  if (op == "%" && a.text()) return unsupported("'%' on strings is not supported; use '~' or '+'");
   return no_operator(op, a, b);
 }
 

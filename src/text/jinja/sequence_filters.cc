@@ -241,7 +241,21 @@ Result<Value> select(Evaluator& evaluator, const Value& self, const Args& args) 
   return Value::list(std::move(out));
 }
 
+Result<Value> attr(Evaluator&, const Value& self, const Args& args) {
+  SE_ASSIGN(const auto bound, bind("attr", args, {"name"}));
+  if (!bound[0]) return invalid("attr: wanted a name");
+  SE_ASSIGN(const Marked* name, want_text("attr", *bound[0]));
+  if (self.dict() == nullptr || self.dict()->kind != Dict::Kind::kDict) return attribute(self, name->text);
+  if (const Method method = find_method(self, name->text)) {
+    return Value(Callable{name->text, [self, method](Evaluator& evaluator, const Args& given) {
+                            return method(evaluator, self, given);
+                          }});
+  }
+  return Value(Undefined{format("'{}' has no attribute '{}'", self.type_name(), name->text)});
+}
+
 constexpr Named<Filter> kFilters[] = {{"length", length},
+                                      {"attr", attr},
                                       {"count", length},
                                       {"first", end_of<true>},
                                       {"last", end_of<false>},

@@ -6,6 +6,7 @@
 #include "text/jinja/format.h"
 #include "text/jinja/functions.h"
 #include "text/jinja/lexer.h"
+#include "text/jinja/percent.h"
 #include "text/jinja/string_case.h"
 
 namespace se::text::jinja {
@@ -178,6 +179,38 @@ Result<Value> rounded(Evaluator&, const Value& self, const Args& args) {
   return Value(std::nearbyint(scaled) / scale);  // half to even, as Python's round
 }
 
+// self % args, or % the named ones.
+Result<Value> format_text(Evaluator& evaluator, const Value& self, const Args& args) {
+  if (!args.named.empty() && !args.positional.empty())
+    return invalid("format: wanted positional or named values");
+  Dict named;
+  for (const auto& [name, value] : args.named) named.set(name, value);
+  SE_ASSIGN(const Value values,
+            args.named.empty() ? Value::list(args.positional, true) : Value::dict(std::move(named)));
+  return percent(evaluator, to_text(self), values);
+}
+
+Result<Value> escape(Evaluator& evaluator, const Value& self, const Args& args) {
+  SE_TRY(bind("escape", args, {}).status());
+  const Marked text = to_text(self);
+  Marked out;
+  for (size_t at = 0; at < text.text.size(); ++at) {
+    const char c = text.text[at];
+    const char* entity = c == '&'    ? "&amp;"
+                         : c == '<'  ? "&lt;"
+                         : c == '>'  ? "&gt;"
+                         : c == '"'  ? "&#34;"
+                         : c == '\'' ? "&#39;"
+                                     : nullptr;
+    if (entity == nullptr) {
+      out.append(text, at, at + 1);
+    } else {
+      out.append(Marked::like(text.part(at, at + 1), entity));
+    }
+  }
+  return evaluator.text(std::move(out));
+}
+
 constexpr Named<Filter> kFilters[] = {{"trim", trim},
                                       {"upper", mapped<to_upper>},
                                       {"lower", mapped<to_lower>},
@@ -185,6 +218,9 @@ constexpr Named<Filter> kFilters[] = {{"trim", trim},
                                       {"title", mapped<[](std::string_view s) { return title(s, true); }>},
                                       {"string", string},
                                       {"safe", string},
+                                      {"format", format_text},
+                                      {"escape", escape},
+                                      {"e", escape},
                                       {"replace", replace},
                                       {"indent", indent},
                                       {"tojson", tojson},
