@@ -9,7 +9,8 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace se::cli {
 
@@ -46,6 +47,17 @@ struct ModelFlags {  // -m -c -t --compute --kv-size
   Result<std::unique_ptr<Engine>> open() const;  // shows loading progress
 };
 
+struct PromptFlags {  // -p -f --ids --system --raw, or standard input
+  void add(CLI::App& app);
+  // Ids of the prompt, through the chat template where there is one and --raw is not given.
+  Result<std::vector<int32_t>> read(const Engine& engine) const;
+
+ private:
+  std::string text_, file_, ids_file_, system_;
+  bool raw_ = false;
+  CLI::Option* given_ = nullptr;  // -p
+};
+
 struct SamplingFlags {  // --temp --top-k --top-p --min-p --seed, penalties, bias
   Sampling values;
   void add(CLI::App& app);
@@ -58,6 +70,7 @@ struct SamplingFlags {  // --temp --top-k --top-p --min-p --seed, penalties, bia
 Result<std::string> read_file(const std::string& path);  // "-": standard input
 // Decimals separated by white space; "-": standard input.
 Result<std::vector<int32_t>> read_ids(const std::string& path);
+Status write_file(const std::string& path, const std::string& text);
 std::string human_bytes(double bytes);          // "1.25 MiB"
 std::string usage_lines(const Answer& answer);  // for people: what the plan saved and cost
 
@@ -68,5 +81,6 @@ void add_tokenize(CLI::App& app, Status& status);
 void add_methods(CLI::App& app, Status& status);
 void add_bench(CLI::App& app, Status& status);
 void add_eval(CLI::App& app, Status& status);
+void add_inspect(CLI::App& app, Status& status);
 
 }  // namespace se::cli

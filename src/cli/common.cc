@@ -123,6 +123,15 @@ Result<std::string> read_file(const std::string& path) {
   return text;
 }
 
+Status write_file(const std::string& path, const std::string& text) {
+  std::FILE* f = std::fopen(path.c_str(), "wb");
+  if (!f) return io_error(format("cannot write {}: {}", path, std::strerror(errno)));
+  const bool written = std::fwrite(text.data(), 1, text.size(), f) == text.size();
+  if (std::fclose(f) != 0 || !written)
+    return io_error(format("cannot write {}: {}", path, std::strerror(errno)));
+  return ok();
+}
+
 std::string human_bytes(double bytes) {
   const char* unit = "B";
   for (const char* next : {"KiB", "MiB", "GiB", "TiB"}) {

@@ -3,9 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <memory>
 
 #include "base/fmt.h"
@@ -20,15 +17,6 @@ struct EvalFlags {
   std::string text;
   eval::EvalOptions options;
 };
-
-Status write_file(const std::string& path, const std::string& text) {
-  std::FILE* f = std::fopen(path.c_str(), "wb");
-  if (!f) return io_error(format("cannot write {}: {}", path, std::strerror(errno)));
-  const bool written = std::fwrite(text.data(), 1, text.size(), f) == text.size();
-  if (std::fclose(f) != 0 || !written)
-    return io_error(format("cannot write {}: {}", path, std::strerror(errno)));
-  return ok();
-}
 
 Status run_eval(EvalFlags& f) {
   eval::EvalOptions& o = f.options;

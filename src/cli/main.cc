@@ -16,6 +16,7 @@ int main(int argc, char** argv) {
   se::cli::add_chat(app, status);
   se::cli::add_bench(app, status);
   se::cli::add_eval(app, status);
+  se::cli::add_inspect(app, status);
   se::cli::add_tokenize(app, status);
   se::cli::add_methods(app, status);
   if (argc > 1 && argv[1][0] != '-') {

@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <csignal>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -17,8 +16,9 @@ using nlohmann::ordered_json;
 struct RunFlags {
   ModelFlags model;
   SamplingFlags sampling;
-  std::string prompt, file, ids_file, plan = "dense", system;
-  bool has_prompt = false, raw = false, json = false;
+  PromptFlags prompt;
+  std::string plan = "dense";
+  bool json = false;
   Request request;
 };
 
@@ -75,26 +75,11 @@ ordered_json answer_json(const Request& r, const Answer& a) {
   return o;
 }
 
-Result<std::vector<int32_t>> prompt_ids(Engine& engine, const RunFlags& f) {
-  if (!f.ids_file.empty()) return read_ids(f.ids_file);
-  std::string text = f.prompt;
-  if (!f.has_prompt) {
-    if (f.file.empty() && ::isatty(0))
-      return invalid("no prompt: give -p TEXT, -f FILE, --ids FILE, or text on standard input");
-    SE_ASSIGN(text, read_file(f.file.empty() ? "-" : f.file));
-  }
-  if (f.raw || !engine.info().has_chat_template) return engine.tokenize(text, true, true);
-  std::vector<ChatMessage> messages;
-  if (!f.system.empty()) messages.push_back({"system", f.system});
-  messages.push_back({"user", text});
-  return engine.chat_ids(messages, true);
-}
-
 Status run(RunFlags& f) {
   SE_TRY(f.sampling.read());
   SE_ASSIGN(const std::unique_ptr<Engine> engine, f.model.open());
   Request& r = f.request;
-  SE_ASSIGN(r.ids, prompt_ids(*engine, f));
+  SE_ASSIGN(r.ids, f.prompt.read(*engine));
   r.plan = f.plan, r.sampling = f.sampling.values;
   Out out;
   Progress progress("prompt", "tokens");
@@ -139,16 +124,9 @@ void add_run(CLI::App& app, Status& status) {
   f->model.add(*c);
   f->sampling.add(*c);
   Request& r = f->request;
-  CLI::Option* p = c->add_option("-p,--prompt", f->prompt, "the prompt");
-  CLI::Option* file = c->add_option("-f,--file", f->file, "read the prompt from a file");
-  CLI::Option* ids =
-      c->add_option("--ids", f->ids_file, "the prompt as token ids: decimals separated by white space");
-  p->excludes(file)->excludes(ids);
-  file->excludes(ids);
-  c->add_option("--system", f->system, "system message");
+  f->prompt.add(*c);
   c->add_option("--plan", f->plan, "KV plan, like snapkv(budget=512)+kivi(bits=4)+quest(budget=256)");
   c->add_option("-n,--max-tokens", r.max_tokens, "most tokens of the answer (default 128)");
-  c->add_flag("--raw", f->raw, "no chat template: the prompt as it is");
   c->add_option("--stop", r.stop, "end the answer at this text (may be repeated)")->take_all();
   c->add_option("--stop-id", r.stop_ids, "end the answer at this token (may be repeated)")->take_all();
   c->add_flag("--include-stop", r.include_stop, "what ended the answer is part of its text");
@@ -162,10 +140,7 @@ void add_run(CLI::App& app, Status& status) {
   c->add_option("--prompt-logprobs", r.prompt_logprobs, "alternatives per prompt token (JSON)")
       ->check(CLI::Range(0, 1000));
   c->add_flag("--json", f->json, "one JSON object instead of text");
-  c->callback([f, p, &status] {
-    f->has_prompt = p->count() > 0;
-    status = run(*f);
-  });
+  c->callback([f, &status] { status = run(*f); });
 }
 
 void add_methods(CLI::App& app, Status& status) {

@@ -278,6 +278,26 @@ class Output(CliTest):
         table = self.good("bench", "-m", self.model, "-p", "16", "-n", "2", "-r", "1")
         self.assertIn("| dense", table)
 
+    def test_inspect_kv_tells_the_same_as_data_and_as_a_page(self):
+        call = ("inspect", "kv", "-m", self.model, "-p", "some </script> text " * 20, "-n", "5", "--ignore-eos", "--plan",
+                PLAN)
+        o = json.loads(self.good(*call, "--json"))
+        self.assertEqual(len(o["tokens"]), o["prompt_tokens"] + 5)
+        self.assertEqual([k["layer"] for k in o["kept"]], list(range(o["layers"])))
+        self.assertEqual([s["token"] for s in o["steps"]], [o["prompt_tokens"] + i for i in range(1, 5)])
+        for step in o["steps"]:
+            for layer in step["layers"]:
+                self.assertEqual(len(layer["positions"]), len(layer["weights"]))
+                self.assertLess(max(layer["positions"]), step["token"])
+                prompt = {p for p in layer["positions"] if p < o["prompt_tokens"]}
+                self.assertLessEqual(prompt, set(o["kept"][layer["layer"]]["positions"]))
+        page = self.dir / "kv.html"
+        self.assertIn(str(page), self.good(*call, "-o", page))
+        html = page.read_text()
+        self.assertNotIn("http", html.split("<body>")[0])  # needs nothing else
+        inside = html.split('<script type="application/json" id="data">')[1].split("</script>")[0]
+        self.assertEqual(json.loads(inside)["steps"], o["steps"])
+
     def test_choices_and_token_rules(self):
         o = self.run_json("-p", "some text", "--raw", "-n", "6", "--ignore-eos", "--choices", "3", "--temp", "2")
         self.assertEqual([len(c["ids"]) for c in o["choices"]], [6, 6, 6])
