@@ -10,7 +10,7 @@ namespace se {
 namespace {
 
 // Of what stages write: rises with every change of the same plan's bytes.
-constexpr int64_t kStateVersion = 1;
+constexpr int64_t kStateVersion = 2;
 
 const char* name_of(LayerKind kind) {
   switch (kind) {
@@ -51,8 +51,43 @@ void add_model(Fingerprint& f, const ModelKv& model) {
         .add(int64_t(l.kv_heads))
         .add(int64_t(l.k_dim))
         .add(int64_t(l.v_dim));
+    if (l.latent()) f.add(int64_t(l.q_dim())).add(int64_t(l.out_dim()));
     f.add(int64_t(std::bit_cast<uint32_t>(l.scale))).add(int64_t(l.window)).add(int64_t(l.donor));
   }
+}
+
+// One latent head, its value in front, expansions that fit.
+Status check_latent(const LayerKv& l, size_t number) {
+  const auto fits = [&](const TensorView& w) {
+    const bool type = w.dtype == DType::kF32 || w.dtype == DType::kF16 || w.dtype == DType::kBF16;
+    return type && w.rank == 3 && w.shape[0] == l.q_heads && w.shape[1] > 0 && w.shape[2] == l.v_dim &&
+           w.stride[2] == block_bytes(w.dtype);
+  };
+  if (l.kind != LayerKind::kFull || l.kv_heads != 1 || l.v_dim >= l.k_dim || l.v_dim % 8 != 0) {
+    return unsupported(format(
+        "layer {} is latent with {} attention, {} KV heads of {} and {} channels: wanted full attention and "
+        "one head, the value being the first channels of the key, a multiple of 8",
+        number,
+        name_of(l.kind),
+        l.kv_heads,
+        l.k_dim,
+        l.v_dim));
+  }
+  if (!fits(l.w_uk) || !fits(l.w_uv)) {
+    return invalid(format("layer {}: w_uk {} and w_uv {}, wanted f32, f16 or bf16 [{}, rows, {}]",
+                          number,
+                          to_string(l.w_uk),
+                          to_string(l.w_uv),
+                          l.q_heads,
+                          l.v_dim));
+  }
+  if (!l.qk.q_norm.empty() || !l.qk.k_norm.empty() ||
+      (!l.qk.rope.empty() && 2 * l.qk.rope.numel() > l.k_dim - l.v_dim)) {
+    return invalid(format("layer {}: a latent head has no norms of q and k, and RoPE for {} channels at most",
+                          number,
+                          l.k_dim - l.v_dim));
+  }
+  return ok();
 }
 
 }  // namespace
@@ -71,6 +106,17 @@ Status check_model(const ModelKv& model) {
     }
     if (l.kind == LayerKind::kWindow && l.window < 1)
       return invalid(format("layer {} has a window of {} keys, wanted 1 or more", i, l.window));
+    if (l.latent() || !l.w_uv.empty()) SE_TRY(check_latent(l, i));
+    if (l.latent() != first.latent() || l.q_dim() != first.q_dim() || l.out_dim() != first.out_dim())
+      return unsupported(
+          format("layer {} has query heads of {} and outputs of {} channels, layer 0 {} and {}: this "
+                 "version's plans "
+                 "need layers of one shape",
+                 i,
+                 l.q_dim(),
+                 l.out_dim(),
+                 first.q_dim(),
+                 first.out_dim()));
     if (l.q_heads != first.q_heads || l.kv_heads != first.kv_heads || l.k_dim != first.k_dim ||
         l.v_dim != first.v_dim) {
       return unsupported(format(
@@ -95,6 +141,14 @@ Status check_composition(const Plan& plan, std::span<const std::string> names) {
   for (size_t k = 0; k < plan.keep.size(); ++k) {
     const KeeperSpec& spec = plan.keep_specs[k];
     const std::string& keeper = names[size_t(plan.owner(*plan.keep[k]))];
+    for (const ScoreSpec& s : spec.scores) {
+      if (s.per_kv_head && plan.model.layers[0].latent()) {
+        return unsupported(
+            format("{} keeps other tokens in each KV head, but this model's latent layers have one key for "
+                   "all heads",
+                   keeper));
+      }
+    }
     if (spec.scope == KeepScope::kAllLayers && !spec.scores.empty()) {
       return unsupported(format(
           "{} ranks with the scores of all layers at once, but keepers see the prompt layer by layer in "

@@ -5,6 +5,7 @@
 
 #include "base/half.h"
 #include "kernels/attention/attention.h"
+#include "kernels/attention/latent.h"
 #include "kernels/rope/rope.h"
 #include "sparse/driver_impl.h"
 #include "sparse/windows.h"
@@ -25,6 +26,16 @@ void round_to(DType dtype, const TensorView& t) {
   }
 }
 
+// MLA rotates the channels behind w_uk's part of q and behind the value in k.
+void rotate(const LayerKv& l, TensorView q, TensorView k, const TensorView& pos, Stream& stream) {
+  const auto behind = [](TensorView& t, int64_t channels) {
+    t.data = t.at<float>(0, 0, channels);
+    t.shape[2] -= channels;
+  };
+  if (l.latent()) behind(q, l.w_uk.shape[1]), behind(k, l.v_dim);
+  qk_norm_rope(q, k, l.qk, pos, stream);
+}
+
 template <typename T>
 TensorView host(std::vector<T>& v, DType dtype) {
   return TensorView::of(v.data(), dtype, {int64_t(v.size())});
@@ -38,6 +49,8 @@ void PlanSequence::start_turn(int64_t prompt, int64_t max_new) {
   max_new_ = max_new;
   generated_ = 0;
   ring_count_ = 0;
+  expanded_ = plan_->expand_from > 0 && attached_ + prompt >= plan_->expand_from;
+  attached_ = 0;
 }
 
 void PackedRows::clear() {
@@ -83,6 +96,8 @@ Result<std::unique_ptr<PlanSequence>> Driver::fork(const PlanSequence& from) {
   seq->turn_start_ = from.turn_start_, seq->prompt_ = from.prompt_, seq->max_new_ = from.max_new_;
   seq->logical_ = from.logical_, seq->generated_ = from.generated_, seq->excess_ = from.excess_;
   seq->ring_count_ = from.ring_count_, seq->counters_ = from.counters_;
+  seq->expanded_ = from.expanded_, seq->expanded_tokens_ = from.expanded_tokens_;
+  seq->attached_ = from.attached_;
   return seq;
 }
 
@@ -115,12 +130,13 @@ DeviceStep Driver::Impl::device_step(Phase phase,
 }
 
 void Driver::Impl::add_to_family(int row, const DriverRow& r) {
+  const bool expanded = !r.decode && r.seq->expanded_;
   auto found = std::find_if(families.begin(), families.end(), [&](const Family& f) {
-    return f.plan.get() == r.seq->plan_.get() && f.decode == r.decode;
+    return f.plan.get() == r.seq->plan_.get() && f.decode == r.decode && f.expanded == expanded;
   });
   if (found == families.end()) {
     Family f;
-    f.plan = r.seq->plan_, f.decode = r.decode;
+    f.plan = r.seq->plan_, f.decode = r.decode, f.expanded = expanded;
     families.push_back(std::move(f));
     found = std::prev(families.end());
   }
@@ -261,16 +277,43 @@ void Driver::attend(int layer,
   Impl& d = *impl_;
   const LayerKv& l = d.model.layers[size_t(layer)];
   SE_CHECK(q.shape[0] == d.tokens, "the step packs {} tokens, the model passed {}", d.tokens, q.shape[0]);
-  Present present{heads_view(q, l.q_heads, l.k_dim),
-                  heads_view(k, l.kv_heads, l.k_dim),
-                  heads_view(v, l.kv_heads, l.v_dim)};
-  qk_norm_rope(present.q, present.k, l.qk, d.packed.view.pos, stream);
+  Present present;
+  present.q = heads_view(q, l.q_heads, l.q_dim());
+  const TensorView keys = heads_view(k, l.kv_heads, l.k_dim);
+  set_keys(present, l, keys, l.latent() ? TensorView() : heads_view(v, l.kv_heads, l.v_dim));
+  rotate(l, present.q, present.k, d.packed.view.pos, stream);
   round_to(d.model.dtype, present.k);
-  round_to(d.model.dtype, present.v);
+  if (!l.latent()) round_to(d.model.dtype, present.v);
   const auto mark = d.scratch.mark();
   const TensorView lse = d.scratch.take(DType::kF32, {d.tokens, l.q_heads});
-  for (Family& f : d.families) d.attend_family(f, layer, present, heads_view(out, l.q_heads, l.v_dim), lse);
+  const TensorView heads_out = heads_view(out, l.q_heads, l.out_dim());
+  for (Family& f : d.families) {
+    if (l.latent() && !f.expanded) {
+      d.attend_absorbed(f, layer, present, heads_out, lse);
+    } else {
+      d.attend_family(f, layer, present, heads_out, lse);
+    }
+  }
   d.scratch.rewind(mark);
+}
+
+// MLA: queries go to latent space, outputs come back from it.
+void Driver::Impl::attend_absorbed(
+    Family& f, int layer, const Present& present, const TensorView& out, const TensorView& lse) {
+  const LayerKv& l = model.layers[size_t(layer)];
+  const auto mark = scratch.mark();
+  Present latent = present;
+  latent.q = scratch.take(DType::kF32, {tokens, l.q_heads, l.k_dim});
+  const TensorView latent_out = scratch.take(DType::kF32, {tokens, l.q_heads, l.v_dim});
+  const auto rows = [&](const TensorView& t, int32_t row) {
+    return t.slice(packed.q_start[size_t(row)], packed.q_start[size_t(row) + 1]);
+  };
+  for (int32_t r : f.ids) absorb_queries(l, rows(present.q, r), rows(latent.q, r), stream);
+  attend_family(f, layer, latent, latent_out, lse);
+  for (int32_t r : f.ids) {
+    if (!fill) latent_outputs(l, rows(latent_out, r), rows(out, r), stream);
+  }
+  scratch.rewind(mark);
 }
 
 void Driver::Impl::attend_family(
@@ -294,11 +337,11 @@ void Driver::Impl::attend_family(
     plan.store->parts(layer, select(f, layer, present, s), view, s);
   }
   if (!fill) run_parts(f, view, l, present, out, lse);
-  if (f.staged && slice.last && l.kind == LayerKind::kFull) keep_votes(plan, present);
+  if (f.staged && slice.last && l.kind == LayerKind::kFull) keep_votes(f, l, present);
   if (!f.staged && late) plan.store->write(layer, present, s);
 
   if (!f.decode) return;
-  if (on_read) trace_reads(f, layer, view, present, lse);
+  if (on_read && l.kind == LayerKind::kFull) trace_reads(f, layer, view, present, lse);
   for (size_t i = 0; i < f.seqs.size(); ++i) {
     PlanSequence& seq = *f.seqs[i];
     const int32_t row = f.ids[i];
@@ -319,17 +362,20 @@ void Driver::Impl::attend_family(
   }
 }
 
-// The last queries of a staged prompt, for the votes that end_slice takes.
-void Driver::Impl::keep_votes(const Plan& plan, const Present& present) {
+// The last queries of a staged prompt, in the space of stored keys, for the votes that end_slice takes.
+void Driver::Impl::keep_votes(const Family& f, const LayerKv& l, const Present& present) {
   int64_t window = 0;
-  for (const KeeperSpec& spec : plan.keep_specs) {
+  for (const KeeperSpec& spec : f.plan->keep_specs) {
     for (const ScoreSpec& s : spec.scores) {
       if (s.queries == ScoreSpec::Queries::kWindow) window = std::max<int64_t>(window, s.window);
     }
   }
   window = std::min(window, present.q.shape[0]);
   const TensorView q = present.q.slice(present.q.shape[0] - window, present.q.shape[0]);
-  slice.votes.assign(q.ptr<float>(), q.ptr<float>() + q.numel());
+  slice.votes.resize(size_t(window * l.q_heads * l.k_dim));
+  const TensorView votes = TensorView::of(slice.votes.data(), DType::kF32, {window, l.q_heads, l.k_dim});
+  if (f.expanded && window > 0) return absorb_queries(l, q, votes, stream);
+  std::copy_n(q.ptr<float>(), votes.numel(), votes.ptr<float>());
 }
 
 KvIndex Driver::Impl::select(Family& f, int layer, const Present& present, DeviceStep& s) {
@@ -356,10 +402,11 @@ void Driver::Impl::run_parts(Family& f,
   AttendArgs a;
   a.rows = &packed.view, a.list = f.list, a.q = present.q, a.scale = l.scale, a.scratch = &scratch;
   a.window = l.kind == LayerKind::kWindow ? l.window : 0;
+  a.expanded = f.expanded ? &l : nullptr;
   bool first = true;
   const auto attend_into = [&](auto&& call) {
     const auto mark = scratch.mark();
-    a.out = first ? out : scratch.take(DType::kF32, {tokens, l.q_heads, l.v_dim});
+    a.out = first ? out : scratch.take(DType::kF32, {tokens, l.q_heads, out.shape[2]});
     a.lse = first ? lse : scratch.take(DType::kF32, {tokens, l.q_heads});
     call();
     if (!first) merge_attention(packed.view, f.list, a.out, a.lse, out, lse, stream);
@@ -367,7 +414,8 @@ void Driver::Impl::run_parts(Family& f,
     first = false;
   };
   for (int p = 0; p < view.n; ++p) {
-    const AttentionPart& part = view.parts[size_t(p)];
+    AttentionPart part = view.parts[size_t(p)];
+    if (l.latent()) part.v_in_k = l.v_dim;
     a.present = p == taker ? &present : nullptr;
     attend_into([&] { part.attend(a, part, stream); });
   }

@@ -34,6 +34,8 @@ class PlanSequence {
   const KvCounters& counters() const { return counters_; }
   int64_t logical() const { return logical_; }  // tokens forwarded
   bool prefilling() const { return staged_ != nullptr; }
+  // MLA: made as the beginning of one long prompt would be, so that this may go on from it bit for bit.
+  bool shareable() const { return plan_->expand_from == 0 || expanded_tokens_ == logical_; }
   // A turn: `prompt` more tokens, then at most `max_new` generated. Facts that due/resident/peak see.
   void start_turn(int64_t prompt, int64_t max_new);
 
@@ -47,6 +49,10 @@ class PlanSequence {
   std::vector<int64_t> excess_;  // by layer: kept beyond the budget by the last pick (grain)
   int64_t ring_count_ = 0;       // valid queries in the ring
   KvCounters counters_;
+  // MLA: this turn's prompt is attended in head space (kernels/attention/latent.h); of the tokens forwarded,
+  // so many were; tokens taken over by attach, which count as this prompt's.
+  bool expanded_ = false;
+  int64_t expanded_tokens_ = 0, attached_ = 0;
   std::vector<std::pair<int, KvTable>> retired_;  // windows: by group, what this step still attends
   std::unique_ptr<KvSequence> staged_;            // layer-major prefill: plain pages of one layer
   std::vector<KvTable> pending_;                  // by group: tables that commit_prompt installs
@@ -111,7 +117,7 @@ class Driver final : public AttentionPort {
   Status commit_prompt(PlanSequence& seq);  // after the last layer: tables swap, indexes are built
   void abandon_prompt(PlanSequence& seq);   // cancelled: the sequence is as before the turn
 
-  // Called for every decode row and layer (empty: not at all) until it is replaced. Costs a pass over what
+  // Called for every decode row and full-attention layer (empty: not at all) until it is replaced. Costs a pass over what
   // was read where weights are wanted.
   void trace(std::function<void(const KvRead&)> on_read, bool weights);
 

@@ -345,6 +345,7 @@ std::vector<Status> Driver::commit() {
   for (const DriverRow& r : d.step) {
     PlanSequence& seq = *r.seq;
     seq.logical_ += r.tokens;
+    if (!r.decode && seq.expanded_) seq.expanded_tokens_ += r.tokens;
     seq.retired_.clear();
     if (r.decode) ++seq.generated_, ++seq.ring_count_, ++seq.counters_.decode_steps;
     Status s = r.decode ? d.keep_after_decode(seq) : ok();

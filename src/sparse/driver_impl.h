@@ -8,10 +8,10 @@
 
 namespace se {
 
-// The rows of a step that run together: same plan, same phase.
+// The rows of a step that run together: same plan, same phase, same form of latent attention.
 struct Family {
   std::shared_ptr<const Plan> plan;
-  bool decode = false;
+  bool decode = false, expanded = false;
   std::vector<int32_t> ids;
   int32_t n = 0;
   std::vector<PlanSequence*> seqs;  // parallel to ids
@@ -84,7 +84,9 @@ struct Driver::Impl {
   void add_to_family(int row, const DriverRow& r);
 
   void attend_family(Family& f, int layer, Present& present, const TensorView& out, const TensorView& lse);
-  void keep_votes(const Plan& plan, const Present& present);
+  void attend_absorbed(
+      Family& f, int layer, const Present& present, const TensorView& out, const TensorView& lse);
+  void keep_votes(const Family& f, const LayerKv& layer, const Present& present);
   KvIndex select(Family& f, int layer, const Present& present, DeviceStep& s);
   void run_parts(Family& f,
                  const AttentionView& view,
@@ -140,6 +142,12 @@ inline TensorView heads_view(const TensorView& t,
                              int heads,
                              int dim) {  // [tokens, heads * dim] -> [tokens, heads, dim]
   return TensorView::of(t.data, t.dtype, {t.shape[0], heads, dim}, t.device);
+}
+
+// K and V of a layer as the driver hands them on. MLA: v is a view of the first channels of k.
+inline void set_keys(Present& x, const LayerKv& l, const TensorView& k, const TensorView& v) {
+  x.k = k, x.v = v;
+  if (l.latent()) x.v = k, x.v.shape[2] = l.v_dim;
 }
 
 }  // namespace se

@@ -8,7 +8,7 @@ namespace se {
 
 bool Driver::can_attach(const Plan& plan, const PlanSequence& from) {
   return plan.state_id == from.plan().state_id && plan.keep.empty() && plan.store_spec.tail == 0 &&
-         plan.layout->sequence_bytes() == 0 && !from.prefilling();
+         plan.layout->sequence_bytes() == 0 && !from.prefilling() && from.shareable();
 }
 
 Result<std::unique_ptr<PlanSequence>> Driver::attach(std::shared_ptr<const Plan> plan,
@@ -18,7 +18,8 @@ Result<std::unique_ptr<PlanSequence>> Driver::attach(std::shared_ptr<const Plan>
   SE_ASSIGN(seq->kv_, impl_->store.attach(*from.kv_, plan->layout));
   seq->id_ = impl_->next_id++;
   seq->excess_.assign(impl_->model.layers.size(), 0);
-  seq->logical_ = seq->turn_start_ = from.logical_;
+  seq->logical_ = seq->turn_start_ = seq->attached_ = from.logical_;
+  seq->expanded_tokens_ = from.expanded_tokens_;
   seq->plan_ = std::move(plan);
   impl_->index_units(*seq);
   return seq;
@@ -26,7 +27,7 @@ Result<std::unique_ptr<PlanSequence>> Driver::attach(std::shared_ptr<const Plan>
 
 bool Driver::can_seed(const Plan& plan, const PlanSequence& from) {
   const Plan& dense = from.plan();
-  return plan.staging == Staging::kLayer && dense.keep.empty() && !from.prefilling() &&
+  return plan.staging == Staging::kLayer && dense.keep.empty() && !from.prefilling() && from.shareable() &&
          dense.store->family() == plan.plain->family() &&
          std::all_of(plan.model.layers.begin(), plan.model.layers.end(), [](const LayerKv& l) {
            return l.kind == LayerKind::kFull;
@@ -55,12 +56,13 @@ Status Driver::seed_slice(PlanSequence& seq, int layer, const PlanSequence& from
                                   seqs,
                                   donor.picked,
                                   d.commit_scratch);
-  const StoredKv all = dense.store->values(layer, donor.tables.past(layer), true, read);
+  const LayerKv& l = d.model.layers[size_t(layer)];
+  const StoredKv all = dense.store->values(layer, donor.tables.past(layer), !l.latent(), read);
   Family& f = d.families.front();
   DeviceStep write = d.device_step(
       Phase::kPrefill, d.packed.view, f.list, *f.staged, *plan.plain, *plan.plain, seqs, f.picked, d.scratch);
   Present x;
-  x.k = all.k, x.v = all.v;
+  set_keys(x, l, all.k, all.v);
   plan.plain->write(layer, x, write);
   d.step.clear();
   d.families.clear();

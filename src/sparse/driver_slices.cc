@@ -106,14 +106,16 @@ Status Driver::Impl::store_survivors(int layer, const std::vector<int32_t>& kept
                              seqs,
                              alone.picked,
                              commit_scratch);
-  const StoredKv all = plan.plain->values(layer, staged.past(layer), true, p);
+  const StoredKv all = plan.plain->values(layer, staged.past(layer), !l.latent(), p);
   Present x;
-  x.k = commit_scratch.take(DType::kF32, {n, l.kv_heads, l.k_dim});
-  x.v = commit_scratch.take(DType::kF32, {n, l.kv_heads, l.v_dim});
+  const TensorView keys = commit_scratch.take(DType::kF32, {n, l.kv_heads, l.k_dim});
+  TensorView values;
+  if (!l.latent()) values = commit_scratch.take(DType::kF32, {n, l.kv_heads, l.v_dim});
+  set_keys(x, l, keys, values);
   for (int64_t i = 0; i < n; ++i) {
     const int64_t o = fresh[size_t(i)] - old.tokens();
     std::memcpy(x.k.at<char>(i), all.k.at<char>(o), size_t(x.k.stride[0]));
-    std::memcpy(x.v.at<char>(i), all.v.at<char>(o), size_t(x.v.stride[0]));
+    if (!l.latent()) std::memcpy(x.v.at<char>(i), all.v.at<char>(o), size_t(x.v.stride[0]));
   }
   DeviceStep s = device_step(Phase::kPrefill,
                              alone.packed.view,
@@ -207,6 +209,7 @@ Status Driver::commit_prompt(PlanSequence& seq) {
   seq.excess_ = seq.pending_excess_;
   abandon_prompt(seq);
   seq.logical_ += n;
+  if (seq.expanded_) seq.expanded_tokens_ += n;
   d.drop_pages(seq);
   d.index_units(seq);
   return ok();

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "base/fmt.h"
+#include "kernels/attention/latent.h"
 #include "sparse/build_plan.h"
 #include "sparse/compose.h"
 #include "sparse/field_visitors.h"
@@ -95,6 +96,7 @@ int ring_of(const Plan& plan) {
 void settle_steps(Plan& plan) {
   plan.staging = plan.keep.empty() ? Staging::kNone : Staging::kLayer;
   plan.ring = ring_of(plan);
+  if (plan.model.layers[0].latent()) plan.expand_from = expands_from(plan.model.layers[0]);
   plan.page = page_of(plan);
   for (const StageSpec* spec : all_specs(plan)) {
     plan.chunk = std::max(plan.chunk, spec->chunk);

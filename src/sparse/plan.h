@@ -40,6 +40,7 @@ struct Plan {
   PrefixMode prefix = PrefixMode::kRadix;  // the weakest of its stages
   int64_t page = 16, split = 256, chunk = 0, last_chunk = 1;
   Staging staging = Staging::kNone;
+  int64_t expand_from = 0;             // MLA: prompts of so many tokens are attended in head space; 0: no MLA
   uint64_t state_id = 0, read_id = 0;  // fingerprints: what made the bytes; what decode reads
 
   int owner(const Stage& stage) const;  // its number in `stages`

@@ -230,6 +230,7 @@ void check(const AttendArgs& args, const KeySource& s) {
 }  // namespace
 
 void attend(const AttendArgs& args, const KeySource& source, Stream& stream) {
+  if (args.expanded) return attend_expanded(args, source, stream);
   check(args, source);
   Arena own;
   Arena& arena = args.scratch ? *args.scratch : own;

@@ -13,6 +13,8 @@
 
 namespace se {
 
+// Prompts over latent keys (args.expanded) take splits of 256 places, else the same holds for them.
+
 // K/V as they are: planes[0] = K [page id, page, kv_heads, k_dim], planes[1] = V [.., v_dim]; f32, f16 or
 // bf16, any strides with a contiguous last dimension. With args.present, the present's k and v come after the
 // part.

@@ -15,6 +15,10 @@ writes goldens/CASE_*.npy beside this file (--check: compares with what is there
 The window's case: position p sees keys at positions > p - window; `dropped` positions lie in no page.
   sizes  i4 [7]  q_heads, kv_heads, unit, split, window, dropped, past (position of the first query)
   k, v   f2 [past - dropped, kv_heads, dim];  k_new, v_new, q, out, lse as above
+The latent case (MLA), in head space as a model's paper writes it:
+  sizes  i4 [3]  nope, split, past;  w_uk f4 [heads, nope, latent], w_uv f4 [heads, head_v, latent]
+  keys   f2 [past + fresh, latent + rope]  q f4 [fresh, heads, nope + rope]
+  absorbed f4 [fresh, heads, latent + rope]  queries in latent space;  out f4 [fresh, heads, head_v], lse
 """
 
 import argparse
@@ -32,6 +36,8 @@ CASES = {  # name: q_heads, kv_heads, k_dim, v_dim, unit, split, run lengths, fi
 }
 
 WINDOW = {"window_d32": (4, 2, 32, 16, 64, 21, 32, 70, 19)}  # q_heads .. past of `sizes` with dim third, fresh
+
+LATENT = {"latent_d32": (2, 12, 8, 32, 16, 64, 83, 37)}  # heads, nope, rope, latent, head_v, split, past, fresh
 
 
 def attend(q, k, v, scale):
@@ -101,6 +107,31 @@ def make_window(name, seed):
     }  # fmt: skip
 
 
+def make_latent(name, seed):
+    heads, nope, rope, latent, head_v, split, past, fresh = LATENT[name]
+    rng = np.random.default_rng(seed)
+    w_uk = (rng.standard_normal((heads, nope, latent)) / np.sqrt(latent)).astype("<f4")
+    w_uv = (rng.standard_normal((heads, head_v, latent)) / np.sqrt(latent)).astype("<f4")
+    keys = rng.standard_normal((past + fresh, latent + rope)).astype(np.float16)
+    q = (1.5 * rng.standard_normal((fresh, heads, nope + rope))).astype("<f4")
+    c, r = keys[:, :latent].astype(np.float64), keys[:, latent:].astype(np.float64)
+    out, lse = np.zeros((fresh, heads, head_v)), np.zeros((fresh, heads))
+    absorbed = np.zeros((fresh, heads, latent + rope))
+    scale = float(np.float32(1) / np.sqrt(np.float32(nope + rope)))
+    for h in range(heads):
+        uk, uv = w_uk[h].astype(np.float64), w_uv[h].astype(np.float64)
+        k, v = np.concatenate([c @ uk.T, r], axis=1), c @ uv.T
+        for i in range(fresh):
+            x = q[i, h].astype(np.float64)
+            out[i, h], lse[i, h] = attend(x, k[: past + i + 1], v[: past + i + 1], scale)
+            absorbed[i, h] = np.concatenate([uk.T @ x[:nope], x[nope:]])
+    f4 = lambda a: a.astype("<f4")
+    return {
+        "sizes": np.array([nope, split, past], "<i4"), "w_uk": w_uk, "w_uv": w_uv, "keys": keys, "q": q,
+        "absorbed": f4(absorbed), "out": f4(out), "lse": f4(lse),
+    }  # fmt: skip
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
@@ -109,6 +140,7 @@ def main():
     bad = []
     made = [(name, make(name, seed)) for seed, name in enumerate(CASES)]
     made += [(name, make_window(name, 100 + seed)) for seed, name in enumerate(WINDOW)]
+    made += [(name, make_latent(name, 200 + seed)) for seed, name in enumerate(LATENT)]
     for name, fields in made:
         for field, value in fields.items():
             path = OUT / f"{name}_{field}.npy"

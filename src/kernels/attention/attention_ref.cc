@@ -29,8 +29,19 @@ std::vector<float> plain_row(const TensorView& plane, int64_t page, int64_t slot
   return row;
 }
 
-std::vector<float> loaded_row(
-    const AttentionPart& part, int dim, cpu::LoadTile load, int64_t slot, int head, bool values) {
+std::vector<float> loaded_row(const AttentionPart& part,
+                              int k_dim,
+                              int v_dim,
+                              cpu::LoadTile load,
+                              int64_t slot,
+                              int head,
+                              bool values) {
+  if (values && part.v_in_k > 0) {  // the first channels of the key
+    std::vector<float> key = loaded_row(part, k_dim, k_dim, load, slot, head, false);
+    key.resize(size_t(part.v_in_k));
+    return key;
+  }
+  const int dim = values ? v_dim : k_dim;
   if (!load) return plain_row(part.planes[values ? 1 : 0], part.index.page, slot, head);
   std::vector<float> row(static_cast<size_t>(dim));
   load(part, head, slot, 1, values, row.data());
@@ -62,8 +73,8 @@ Keys gather(const AttendArgs& args,
       for (int64_t t = 0; t < run_tokens(run); ++t) {
         extent = base + e * x.unit + t + 1;
         if (extent <= low) continue;
-        keys.k.push_back(loaded_row(*part, k_dim, load, slot + t, head, false));
-        if (values) keys.v.push_back(loaded_row(*part, v_dim, load, slot + t, head, true));
+        keys.k.push_back(loaded_row(*part, k_dim, v_dim, load, slot + t, head, false));
+        if (values) keys.v.push_back(loaded_row(*part, k_dim, v_dim, load, slot + t, head, true));
         keys.place.push_back(extent - 1);
       }
     }

@@ -46,6 +46,8 @@ struct AttentionCore {
                  RowType type,
                  int dim,
                  const Running& run);
+  // out[0 .. dim) += sum of weights[j] x rows[j], j < n ascending; dim a multiple of 8.
+  void (*add_rows)(const float* weights, const void* const* rows, RowType type, int n, int dim, float* out);
   // out[0 .. dim) = acc / l; returns m + ln l. Nothing seen: zeros and -inf.
   float (*finish)(float m, float l, const float* acc, int dim, float* out);
   // merge_attention's formula for one (token, head).

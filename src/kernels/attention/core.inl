@@ -266,6 +266,18 @@ void absorb(float* s,
   }
 }
 
+void add_rows(const float* weights, const void* const* rows, RowType type, int n, int dim, float* out) {
+  const float one = 1;
+  switch (type) {
+    case RowType::kF32:
+      return add_values<RowType::kF32, 1>(out, dim, &one, weights, rows, n, dim);
+    case RowType::kF16:
+      return add_values<RowType::kF16, 1>(out, dim, &one, weights, rows, n, dim);
+    case RowType::kBF16:
+      return add_values<RowType::kBF16, 1>(out, dim, &one, weights, rows, n, dim);
+  }
+}
+
 float finish(float m, float l, const float* acc, int dim, float* out) {
   if (m == kMinusInf) {
     for (int d = 0; d < dim; ++d) out[d] = 0;

@@ -47,8 +47,11 @@ struct RowList {
   int cap = 0;
 };
 
-struct Present {       // this step's tokens in one layer
-  TensorView q, k, v;  // f32 [tokens, heads, dim] after norm and RoPE; q in the space of stored keys
+struct Present {  // this step's tokens in one layer
+  // f32 [tokens, heads, dim] after norm and RoPE; q in the space of stored keys, but for expanded prompts.
+  // MLA: v is a view of the first channels of k, and whoever changes k changes it.
+  TensorView q, k, v;
+  bool v_in_k() const { return !k.empty() && v.data == k.data; }
 };
 
 struct AttentionPart;
@@ -60,6 +63,9 @@ struct AttendArgs {
   TensorView q;  // f32 [tokens, q_heads, k_dim]
   float scale = 1;
   int window = 0;  // > 0: a token at position p sees keys at positions > p - window; index.first is set
+  // MLA, prompts: q and out are in head space, the keys of part and present are latent and are expanded on
+  // the way (latent.h). Null: all is in the space of stored keys.
+  const LayerKv* expanded = nullptr;
   const Present* present = nullptr;  // set when the part takes the present in the same pass
   TensorView out;                    // f32 [tokens, q_heads, v_dim]  normalised in the part; empty row: 0
   TensorView lse;                    // f32 [tokens, q_heads]         natural log; empty row: -inf
@@ -74,6 +80,8 @@ struct AttentionPart {
   KvIndex index;                      // what to read
   std::array<TensorView, 12> planes;  // planes and constants (codebooks, factors)
   std::array<int32_t, 4> args{};
+  int v_in_k = 0;  // MLA, the driver says it: a value is the first so many channels of its key, there are no
+                   // planes of values
   bool with_present = false;  // can take the present too: at most one part of a view
 };
 struct AttentionView {  // one softmax over the parts and the present

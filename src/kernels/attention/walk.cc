@@ -4,7 +4,6 @@
 #include <cstring>
 
 namespace se::cpu {
-namespace {
 
 RowType row_type(DType dtype) {
   SE_CHECK(dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16,
@@ -13,8 +12,11 @@ RowType row_type(DType dtype) {
   return dtype == DType::kF32 ? RowType::kF32 : dtype == DType::kF16 ? RowType::kF16 : RowType::kBF16;
 }
 
+namespace {
+
 void check_present(const KeySource& s) {
   if (!s.present) return;
+  SE_CHECK(s.v_in_k == s.present->v_in_k(), "values lie in the keys of the past or of the present only");
   const TensorView &k = s.present->k, &v = s.present->v;
   SE_CHECK(k.rank == 3 && v.rank == 3 && k.shape[1] == s.kv_heads && v.shape[1] == s.kv_heads &&
                k.shape[2] == s.k_dim && v.shape[2] == s.v_dim && k.stride[2] == 4 && v.stride[2] == 4,
@@ -38,6 +40,7 @@ KeySource KeySource::plain(const AttentionPart& part, const Present* present) {
   KeySource s;
   s.part = &part, s.present = present, s.type = row_type(k.dtype);
   s.kv_heads = int(k.shape[2]), s.k_dim = int(k.shape[3]), s.v_dim = v.empty() ? 0 : int(v.shape[3]);
+  if (part.v_in_k > 0) s.v_in_k = true, s.v_dim = part.v_in_k;
   const int64_t size = block_bytes(k.dtype);
   SE_CHECK(k.stride[3] == size && (v.empty() || v.stride[3] == size),
            "the channels of a key must lie together");
@@ -50,6 +53,7 @@ KeySource KeySource::coded(
   KeySource s;
   s.part = &part, s.load = load, s.present = present;
   s.kv_heads = kv_heads, s.k_dim = k_dim, s.v_dim = v_dim;
+  if (part.v_in_k > 0) s.v_in_k = true, s.v_dim = part.v_in_k;
   check_present(s);
   return s;
 }
@@ -57,7 +61,7 @@ KeySource KeySource::coded(
 KeySource KeySource::of_present(const Present& present) {
   KeySource s;
   s.present = &present, s.kv_heads = int(present.k.shape[1]);
-  s.k_dim = int(present.k.shape[2]), s.v_dim = int(present.v.shape[2]);
+  s.k_dim = int(present.k.shape[2]), s.v_dim = int(present.v.shape[2]), s.v_in_k = present.v_in_k();
   check_present(s);
   return s;
 }
@@ -123,11 +127,12 @@ void BlockReader::read_runs(
     for (int64_t i = 0; i < n; ++i) {
       b.place[b.n + i] = int32_t(e * unit + t0 + i - begin);
       b.k[b.n + i] = k_tile_ + (b.n + i) * k_stride_;
-      b.v[b.n + i] = v_tile_ + (b.n + i) * v_stride_;
+      b.v[b.n + i] = source_.v_in_k ? b.k[b.n + i] : v_tile_ + (b.n + i) * v_stride_;
     }
+    const bool own_values = values && !source_.v_in_k;
     if (source_.load) {
       decode(row.kv_head, slot, int(n), false, k_tile_ + b.n * k_stride_);
-      if (values) decode(row.kv_head, slot, int(n), true, v_tile_ + b.n * v_stride_);
+      if (own_values) decode(row.kv_head, slot, int(n), true, v_tile_ + b.n * v_stride_);
     } else {
       const char* k = kp.at<char>(slot / page, slot % page, row.kv_head);
       const char* v = values ? vp.at<char>(slot / page, slot % page, row.kv_head) : nullptr;
@@ -139,7 +144,7 @@ void BlockReader::read_runs(
       } else {
         core_.widen(
             k, kp.stride[1], source_.type, int(n), source_.k_dim, k_tile_ + b.n * k_stride_, k_stride_);
-        if (values)
+        if (own_values)
           core_.widen(
               v, vp.stride[1], source_.type, int(n), source_.v_dim, v_tile_ + b.n * v_stride_, v_stride_);
       }
@@ -157,7 +162,7 @@ void BlockReader::prefetch(const RowKeys& row, int64_t at, int64_t to, bool valu
     const int64_t t0 = std::max<int64_t>(begin - e * unit, 0);
     const int64_t t1 = std::min(run_tokens(row.runs[e]), end - e * unit);
     const int64_t slot = run_slot(row.runs[e]) + row.offset + t0;
-    for (int p = 0; p < (values ? 2 : 1) && t0 < t1; ++p) {
+    for (int p = 0; p < (values && !source_.v_in_k ? 2 : 1) && t0 < t1; ++p) {
       const TensorView& plane = source_.part->planes[size_t(p)];
       const char* key = plane.at<char>(slot / page, slot % page, row.kv_head);
       for (int64_t t = t0; t < t1; ++t, key += plane.stride[1]) {
@@ -174,8 +179,8 @@ void BlockReader::read_present(
     const int64_t token = row.first + at - row.extent;
     float* to_k = k_tile_ + b.n * k_stride_;
     std::memcpy(to_k, k.at<float>(token, row.kv_head), size_t(source_.k_dim) * sizeof(float));
-    b.k[b.n] = to_k;
-    if (!values) continue;
+    b.k[b.n] = b.v[b.n] = to_k;
+    if (!values || source_.v_in_k) continue;
     float* to_v = v_tile_ + b.n * v_stride_;
     std::memcpy(to_v, v.at<float>(token, row.kv_head), size_t(source_.v_dim) * sizeof(float));
     b.v[b.n] = to_v;

@@ -16,12 +16,15 @@ struct KeySource {
   const Present* present = nullptr;     // null: the part alone
   int kv_heads = 0, k_dim = 0, v_dim = 0;
   RowType type = RowType::kF32;  // of plain planes
+  bool v_in_k = false;           // a value is the first v_dim channels of its key
 
   static KeySource plain(const AttentionPart& part, const Present* present);
   static KeySource coded(
       const AttentionPart& part, const Present* present, int kv_heads, int k_dim, int v_dim, LoadTile load);
   static KeySource of_present(const Present& present);
 };
+
+RowType row_type(DType dtype);  // f32, f16 or bf16
 
 // One row's keys (of one KV head). A linear place is base + run number x unit + place in the run; the present
 // goes on at `extent`, with packed token `first`. base: 0, with a window the position of the first key.

@@ -62,7 +62,8 @@ TEST(Fingerprints, FieldsEnterThemAsTheySay) {
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
-  for (se::testing::Toy kind : {se::testing::Toy::kPlain, se::testing::Toy::kWindows})
+  for (se::testing::Toy kind :
+       {se::testing::Toy::kPlain, se::testing::Toy::kWindows, se::testing::Toy::kLatent})
     se::testing::add_conformance_tests(to_string(kind), std::make_shared<se::testing::ToyModel>(kind));
   return RUN_ALL_TESTS();
 }

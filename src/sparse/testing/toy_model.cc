@@ -36,7 +36,7 @@ const char* to_string(Toy kind) {
   return kNames[size_t(kind)];
 }
 
-ToyModel::ToyModel(Toy kind, uint64_t seed) {
+ToyModel::ToyModel(Toy kind, uint64_t seed, DType kv_dtype) {
   const bool latent = kind == Toy::kLatent, norms = kind == Toy::kNorms || kind == Toy::kWindows;
   constexpr int kQHeads = 4, kDim = 32, kNope = 12, kRope = 8, kValue = 16;
   Rng rng(seed);
@@ -86,7 +86,7 @@ ToyModel::ToyModel(Toy kind, uint64_t seed) {
     }
     kv_.layers.push_back(kv);
   }
-  kv_.dtype = DType::kF16;
+  kv_.dtype = kv_dtype;
 }
 
 void ToyModel::embed(std::span<const int32_t> ids, std::vector<float>& x) const {

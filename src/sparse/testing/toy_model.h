@@ -22,7 +22,7 @@ const char* to_string(Toy kind);
 
 class ToyModel final : public TestModel {
  public:
-  explicit ToyModel(Toy kind = Toy::kPlain, uint64_t seed = 1);
+  explicit ToyModel(Toy kind = Toy::kPlain, uint64_t seed = 1, DType kv_dtype = DType::kF16);
   const ModelKv& kv() const override { return kv_; }
   int hidden() const override { return kHidden; }
   int32_t vocab() const override { return kVocab; }

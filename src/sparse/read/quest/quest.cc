@@ -127,6 +127,18 @@ class Quest final : public Reader {
     });
   }
 
+  // Of all heads, in ascending order.
+  static const float* mean_query(const TensorView& q, int64_t token, Arena& scratch) {
+    const int64_t heads = q.shape[1], dim = q.shape[2];
+    float* mean = scratch.take<float>(dim).data();
+    for (int64_t d = 0; d < dim; ++d) {
+      float sum = 0;
+      for (int64_t h = 0; h < heads; ++h) sum += *q.at<float>(token, h, d);
+      mean[d] = sum / float(heads);
+    }
+    return mean;
+  }
+
   // How many units each listed row holds and how many of them it may read.
   std::span<Row> size_up(const KvIndex& past, DeviceStep& s) const {
     const std::span<Row> rows = s.scratch.take<Row>(*s.list.n.ptr<int32_t>());
@@ -144,13 +156,17 @@ class Quest final : public Reader {
   }
 
   void score(int layer, const Present& x, std::span<Row> rows, const KvIndex& past, DeviceStep& s) const {
-    const int64_t q_size = x.q.shape[1] * x.q.shape[2];
+    // One key for all heads (MLA): the mean query scores, as 20 bounds a unit would cost what reading it does
+    // (methods-dynamic.md 2.2).
+    const bool mean = x.v_in_k();
+    const int64_t heads = mean ? 1 : x.q.shape[1], q_size = heads * x.q.shape[2];
     int64_t n = 0;
     for (Row& r : rows) {
       if (!r.scored) continue;
       r.score = s.scratch.take<float>(r.full).data();
       r.pos = s.scratch.take<float>(q_size).data(), r.neg = s.scratch.take<float>(q_size).data();
-      const float* q = x.q.at<float>(s.rows.q_start.ptr<int32_t>()[r.row]);
+      const int64_t token = s.rows.q_start.ptr<int32_t>()[r.row];
+      const float* q = mean ? mean_query(x.q, token, s.scratch) : x.q.at<float>(token);
       for (int64_t i = 0; i < q_size; ++i) r.pos[i] = q[i] > 0 ? q[i] : 0, r.neg[i] = q[i] > 0 ? 0 : q[i];
       n += (r.full + kBlock - 1) / kBlock;
     }
@@ -178,7 +194,7 @@ class Quest final : public Reader {
                               second.stride[2],
                               steps ? float(b.levels) : 0};
     SplitQuery q;
-    q.kv_heads = int(b.lo.shape[2]), q.group = int(x.q.shape[1]) / q.kv_heads, q.dim = int(x.q.shape[2]);
+    q.kv_heads = int(b.lo.shape[2]), q.group = int(heads) / q.kv_heads, q.dim = int(x.q.shape[2]);
     const ScoreUnit score_of = score_unit(q.dim);
     const KvIndex table = s.kv.past(layer, b.block);
     const int64_t per_page = past.page / c_.unit;

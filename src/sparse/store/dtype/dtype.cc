@@ -28,10 +28,8 @@ class PlainCodec final : public Codec {
     const DType type = resolve(c_.type, m.dtype);
     CodecSpec s;
     s.present_as_stored = type != m.dtype && type != DType::kF32;  // F32 holds the model's values exactly
-    s.components = {
-        {"k", Block::kPayload, 1, type, {layer.k_dim}, true, {}, {}},
-        {"v", Block::kPayload, 1, type, {layer.v_dim}, true, {}, {}},
-    };
+    s.components = {{"k", Block::kPayload, 1, type, {layer.k_dim}, true, {}, {}}};
+    if (!layer.latent()) s.components.push_back({"v", Block::kPayload, 1, type, {layer.v_dim}, true, {}, {}});
     return s;
   }
 
@@ -44,7 +42,7 @@ class PlainCodec final : public Codec {
         if (slots[token] < 0) return;
         for (int64_t h = 0; h < k.shape[2]; ++h) {
           narrow_row(k.dtype, x.k.at<float>(token, h), k.shape[3], k.at<void>(id, place, h));
-          narrow_row(v.dtype, x.v.at<float>(token, h), v.shape[3], v.at<void>(id, place, h));
+          if (!v.empty()) narrow_row(v.dtype, x.v.at<float>(token, h), v.shape[3], v.at<void>(id, place, h));
         }
       });
     });
@@ -54,7 +52,9 @@ class PlainCodec final : public Codec {
     const DType type = s.kv.plane(*this, layer, kK).dtype;
     if (type == DType::kF32) return;
     for_each_row(s.rows, s.list, [&](int64_t, int64_t first, int64_t n) {
-      for (const TensorView& t : {x.k, x.v}) {
+      for (const bool values : {false, true}) {
+        if (values && x.v_in_k()) break;
+        const TensorView& t = values ? x.v : x.k;
         s.stream.pool().run(n, [&, first](int64_t i, int) {
           std::array<uint16_t, 1024> narrow;
           for (int64_t h = 0; h < t.shape[1]; ++h) {

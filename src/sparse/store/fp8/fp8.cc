@@ -11,7 +11,8 @@ namespace {
 constexpr const char* kFormats[] = {"e4m3", "e5m2"};
 constexpr const char* kScales[] = {"head", "token"};
 constexpr const char* kPrefills[] = {"stored", "exact"};
-enum : int { kK, kV, kKScale, kVScale };  // components and planes of the part
+enum : int { kK, kV, kKScale, kVScale };    // planes of the part ...
+constexpr int kComponent[] = {0, 2, 1, 3};  // ... and their components: MLA has those of keys only
 
 // codes [page id, page, heads, dim] and scales [page id, page, heads or absent, 1] of keys or values.
 struct Rows {
@@ -48,7 +49,8 @@ void load(const AttentionPart& part, int kv_head, int64_t slot, int n, bool valu
 
 void attend(const AttendArgs& args, const AttentionPart& part, Stream& stream) {
   const TensorView &k = part.planes[kK], &v = part.planes[kV];
-  cpu::attend_tiles(args, part, int(k.shape[3]), int(v.shape[3]), int(k.shape[2]), &load, stream);
+  const int v_dim = v.empty() ? 0 : int(v.shape[3]);  // MLA: part.v_in_k
+  cpu::attend_tiles(args, part, int(k.shape[3]), v_dim, int(k.shape[2]), &load, stream);
 }
 void logits(const AttendArgs& args, const AttentionPart& part, Stream& stream) {
   const TensorView& k = part.planes[kK];
@@ -77,12 +79,12 @@ class Fp8 final : public Codec {
     CodecSpec s;
     s.present_as_stored = true;
     s.chunk = c_.prefill == kExact ? 2048 : 0;
-    s.components = {
-        {"k", Block::kPayload, 1, type, {layer.k_dim}, true, {}, {}},
-        {"v", Block::kPayload, 1, type, {layer.v_dim}, true, {}, {}},
-        {"k_scale", Block::kPayload, 1, DType::kF32, {1}, by_head, {}, {}},
-        {"v_scale", Block::kPayload, 1, DType::kF32, {1}, by_head, {}, {}},
+    const auto add = [&](const char* name, DType t, int64_t dim, bool heads) {
+      s.components.push_back({name, Block::kPayload, 1, t, {dim}, heads, {}, {}});
     };
+    add("k", type, layer.k_dim, true), add("k_scale", DType::kF32, 1, by_head);
+    if (layer.latent()) return s;  // the value is in the key
+    add("v", type, layer.v_dim, true), add("v_scale", DType::kF32, 1, by_head);
     return s;
   }
 
@@ -93,7 +95,7 @@ class Fp8 final : public Codec {
       s.stream.pool().run(n, [&, first](int64_t i, int) {
         if (slots[first + i] < 0) return;
         encode_token(x.k, first + i, k, slots[first + i]);
-        encode_token(x.v, first + i, v, slots[first + i]);
+        if (!x.v_in_k()) encode_token(x.v, first + i, v, slots[first + i]);
       });
     });
   }
@@ -104,7 +106,7 @@ class Fp8 final : public Codec {
     for_each_row(s.rows, s.list, [&](int64_t, int64_t first, int64_t n) {
       s.stream.pool().run(n, [&, first](int64_t i, int) {
         round_token(x.k, first + i);
-        round_token(x.v, first + i);
+        if (!x.v_in_k()) round_token(x.v, first + i);
       });
     });
   }
@@ -114,7 +116,7 @@ class Fp8 final : public Codec {
     part = {};
     part.attend = &fp8::attend, part.logits = &fp8::logits;
     part.index = read;
-    for (int c = kK; c <= kVScale; ++c) part.planes[size_t(c)] = s.kv.plane(*this, layer, c);
+    for (int c = kK; c <= kVScale; ++c) part.planes[size_t(c)] = s.kv.plane(*this, layer, kComponent[c]);
     part.args = {c_.format, c_.scale};
     part.with_present = true;
   }
@@ -132,8 +134,8 @@ class Fp8 final : public Codec {
     return {number(),
             c_.scale == kHead,
             page,
-            s.kv.plane(*this, layer, values ? kV : kK),
-            s.kv.plane(*this, layer, values ? kVScale : kKScale)};
+            s.kv.plane(*this, layer, kComponent[values ? kV : kK]),
+            s.kv.plane(*this, layer, kComponent[values ? kVScale : kKScale])};
   }
 
   // Scale of one head of a token, or of all of them: x [tokens, heads, dim] is contiguous in a token.

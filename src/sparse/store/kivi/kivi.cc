@@ -17,7 +17,8 @@ struct Codes {
 
   int kv_heads() const { return int(planes[kKMin].shape[2]); }
   int k_dim() const { return int(planes[kKMin].shape[3]); }
-  int v_dim() const { return int(planes[kVMin].shape[4]) * group; }
+  int v_dim() const { return has_values() ? int(planes[kVMin].shape[4]) * group : 0; }
+  bool has_values() const { return !planes[kVMin].empty(); }  // MLA: they are in the keys
   // Of the group that holds `slot`; the token's place in it is slot % group.
   template <typename T>
   T* at(int component, int64_t slot, int head) const {
@@ -108,14 +109,16 @@ struct Ring {
                x.k.at<float>(token),
                k.shape[2] * k.shape[3],
                k.at<void>(slot / k.shape[1], slot % k.shape[1]));
-    narrow_row(v.dtype,
-               x.v.at<float>(token),
-               v.shape[2] * v.shape[3],
-               v.at<void>(slot / v.shape[1], slot % v.shape[1]));
+    if (!v.empty())
+      narrow_row(v.dtype,
+                 x.v.at<float>(token),
+                 v.shape[2] * v.shape[3],
+                 v.at<void>(slot / v.shape[1], slot % v.shape[1]));
   }
   void get(int64_t slot, float* to_k, float* to_v) const {
     widen_row(k.dtype, k.at<void>(slot / k.shape[1], slot % k.shape[1]), k.shape[2] * k.shape[3], to_k);
-    widen_row(v.dtype, v.at<void>(slot / v.shape[1], slot % v.shape[1]), v.shape[2] * v.shape[3], to_v);
+    if (!v.empty())
+      widen_row(v.dtype, v.at<void>(slot / v.shape[1], slot % v.shape[1]), v.shape[2] * v.shape[3], to_v);
   }
 };
 
@@ -143,6 +146,14 @@ class Kivi final : public Codec {
   }
   Status accepts(const ModelKv& m) const override {
     const LayerKv& layer = m.layers[0];
+    if (layer.latent()) {  // keys have a scale per channel
+      return layer.k_dim % 8 == 0 && layer.k_dim <= kMaxDim
+                 ? ok()
+                 : invalid(format(
+                       "kivi packs latent keys of a multiple of 8 channels, at most {}; this model's have {}",
+                       kMaxDim,
+                       layer.k_dim));
+    }
     for (const int dim : {layer.k_dim, layer.v_dim}) {
       if (dim % c_.group != 0 || dim > kMaxDim) {
         return invalid(format(
@@ -172,10 +183,11 @@ class Kivi final : public Codec {
     add("k_codes", g, DType::kU8, {g, k * c_.bits / 8});
     add("k_min", g, m.dtype, {k});
     add("k_scale", g, DType::kF16, {k});
+    add("tail_k", kPerSequence, m.dtype, {s.tail, layer.kv_heads, k});  // laid out as a page of a plain codec
+    if (layer.latent()) return s;                                       // the value is in the key
     add("v_codes", g, DType::kU8, {g, v * c_.bits / 8});
     add("v_min", g, m.dtype, {g, v / g});
     add("v_scale", g, DType::kF16, {g, v / g});
-    add("tail_k", kPerSequence, m.dtype, {s.tail, layer.kv_heads, k});  // laid out as a page of a plain codec
     add("tail_v", kPerSequence, m.dtype, {s.tail, layer.kv_heads, v});
     return s;
   }
@@ -207,11 +219,13 @@ class Kivi final : public Codec {
     coded = {}, tail = {};
     coded.attend = &kivi::attend, coded.logits = &kivi::logits;
     coded.index = read;
-    for (int c = kKCodes; c <= kVScale; ++c) coded.planes[size_t(c)] = s.kv.plane(*this, layer, c);
+    for (int c = kKCodes; c <= kVScale; ++c)
+      coded.planes[size_t(c)] = s.kv.plane(*this, layer, kComponent[c]);
     coded.args = {int32_t(c_.bits), int32_t(c_.group)};
     tail.attend = &attend_plain, tail.logits = &logits_plain;
     tail.index = s.kv.tail(layer);
-    tail.planes[0] = s.kv.plane(*this, layer, kTailK), tail.planes[1] = s.kv.plane(*this, layer, kTailV);
+    tail.planes[0] = s.kv.plane(*this, layer, kComponent[kTailK]),
+    tail.planes[1] = s.kv.plane(*this, layer, kComponent[kTailV]);
     tail.with_present = true;
   }
 
@@ -238,9 +252,9 @@ class Kivi final : public Codec {
 
   KeyBounds bounds(int layer, const KvView& kv)
       const override {  // exact: min and min + levels * step are decoded keys' bounds
-    return {kv.plane(*this, layer, kKMin),
+    return {kv.plane(*this, layer, kComponent[kKMin]),
             {},
-            kv.plane(*this, layer, kKScale),
+            kv.plane(*this, layer, kComponent[kKScale]),
             (1 << c_.bits) - 1,
             int(c_.group),
             Block::kPayload};
@@ -249,11 +263,11 @@ class Kivi final : public Codec {
  private:
   Codes codes(int layer, int64_t page, DeviceStep& s) const {
     Codes c{{}, int(c_.bits), int(c_.group), page};
-    for (int i = kKCodes; i <= kVScale; ++i) c.planes[size_t(i)] = s.kv.plane(*this, layer, i);
+    for (int i = kKCodes; i <= kVScale; ++i) c.planes[size_t(i)] = s.kv.plane(*this, layer, kComponent[i]);
     return c;
   }
   Ring ring(int layer, DeviceStep& s) const {
-    return {s.kv.plane(*this, layer, kTailK), s.kv.plane(*this, layer, kTailV)};
+    return {s.kv.plane(*this, layer, kComponent[kTailK]), s.kv.plane(*this, layer, kComponent[kTailV])};
   }
 
   // Fills the row's fresh units with the oldest of its tail, then of the present.
@@ -265,7 +279,7 @@ class Kivi final : public Codec {
       if (i < held) return from.get(slot_of(tail, row, i), k, v);
       const int64_t token = first + i - held;
       std::copy_n(x.k.at<float>(token), x.k.shape[1] * x.k.shape[2], k);
-      std::copy_n(x.v.at<float>(token), x.v.shape[1] * x.v.shape[2], v);
+      if (!x.v_in_k()) std::copy_n(x.v.at<float>(token), x.v.shape[1] * x.v.shape[2], v);
     });
   }
 

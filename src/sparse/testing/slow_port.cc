@@ -1,0 +1,104 @@
+#include "sparse/testing/slow_port.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace se::testing {
+namespace {
+
+using Row = std::vector<double>;
+
+void normalise(Row& x, const TensorView& w, double eps) {
+  if (w.empty()) return;
+  double sum = 0;
+  for (double v : x) sum += v * v;
+  for (size_t d = 0; d < x.size(); ++d)
+    x[d] = x[d] / std::sqrt(sum / double(x.size()) + eps) * double(w.ptr<float>()[d]);
+}
+
+// The channels from `first` on.
+void rotate(Row& x, size_t first, const QkTransform& t, size_t position) {
+  const size_t pairs = t.rope.empty() ? 0 : size_t(t.rope.numel());
+  for (size_t i = 0; i < pairs; ++i) {
+    const double angle = double(float(position) * t.rope.ptr<float>()[i]);
+    const double c = std::cos(angle) * double(t.amplitude), s = std::sin(angle) * double(t.amplitude);
+    double &u = x[first + (t.interleaved ? 2 * i : i)],
+           &v = x[first + (t.interleaved ? 2 * i + 1 : i + pairs)];
+    const double u0 = u;
+    u = u0 * c - v * s;
+    v = v * c + u0 * s;
+  }
+}
+
+// y = w[head] x over the latent channels.
+Row expand(const TensorView& w, int64_t head, const Row& x) {
+  Row y(size_t(w.shape[1]), 0);
+  for (size_t i = 0; i < y.size(); ++i) {
+    for (int64_t d = 0; d < w.shape[2]; ++d) y[i] += double(*w.at<float>(head, int64_t(i), d)) * x[size_t(d)];
+  }
+  return y;
+}
+
+Row row_of(const TensorView& t, int64_t token, int64_t head, int64_t dim) {
+  const float* x = t.ptr<float>() + token * t.shape[1] + head * dim;
+  return Row(x, x + dim);
+}
+
+double dot(const Row& a, const Row& b) {
+  double s = 0;
+  for (size_t d = 0; d < a.size(); ++d) s += a[d] * b[d];
+  return s;
+}
+
+}  // namespace
+
+void SlowPort::attend(int layer,
+                      const TensorView& q,
+                      const TensorView& k,
+                      const TensorView& v,
+                      const TensorView& out,
+                      Stream&) {
+  const LayerKv& l = kv_.layers[size_t(layer)];
+  auto &keys = keys_[size_t(layer)], &values = values_[size_t(layer)];
+  for (int64_t t = 0; t < q.shape[0]; ++t) {
+    const size_t position = keys.size();
+    std::vector<Row> k_now, v_now;
+    for (int h = 0; h < l.kv_heads; ++h) {
+      Row key = row_of(k, t, h, l.k_dim);
+      normalise(key, l.qk.k_norm, double(l.qk.eps));
+      rotate(key, size_t(l.latent() ? l.v_dim : 0), l.qk, position);
+      if (!l.latent()) {
+        k_now.push_back(key), v_now.push_back(row_of(v, t, h, l.v_dim));
+        continue;
+      }
+      for (int a = 0; a < l.q_heads; ++a) {
+        Row wide = expand(l.w_uk, a, key);
+        wide.insert(wide.end(), key.begin() + l.v_dim, key.end());
+        k_now.push_back(wide), v_now.push_back(expand(l.w_uv, a, key));
+      }
+    }
+    keys.push_back(k_now), values.push_back(v_now);
+    const size_t group = size_t(l.q_heads) / k_now.size();
+    for (int a = 0; a < l.q_heads; ++a) {
+      Row query = row_of(q, t, a, l.q_dim());
+      normalise(query, l.qk.q_norm, double(l.qk.eps));
+      rotate(query, l.latent() ? size_t(l.w_uk.shape[1]) : 0, l.qk, position);
+      const size_t head = size_t(a) / group;
+      std::vector<size_t> seen;
+      for (size_t j = 0; j <= position; ++j)
+        if (l.kind != LayerKind::kWindow || position - j < size_t(l.window)) seen.push_back(j);
+      Row p;
+      for (size_t j : seen) p.push_back(double(l.scale) * dot(query, keys[j][head]));
+      const double top = *std::max_element(p.begin(), p.end());
+      double sum = 0;
+      for (double& x : p) sum += x = std::exp(x - top);
+      for (int64_t d = 0; d < l.out_dim(); ++d) {
+        double o = 0;
+        for (size_t i = 0; i < seen.size(); ++i) o += p[i] * values[seen[i]][head][size_t(d)];
+        out.ptr<float>()[t * out.shape[1] + a * l.out_dim() + d] = float(o / sum);
+      }
+    }
+  }
+}
+
+}  // namespace se::testing
