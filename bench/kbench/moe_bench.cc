@@ -193,6 +193,9 @@ void moe_cases(Bench& b) {
     b.report("moe_route", format("{} rows of 2048, 8 of 128", rows), m.route_bytes(), 0, b.measure([&] {
       m.route(b);
     }));
+    b.report("moe_route", format("{} rows, three times", rows), m.route_bytes(), 0, b.measure([&] {
+      for (int i = 0; i < 3; ++i) m.route(b);
+    }));
     b.report("moe_experts",
              format("{} rows of 2048, {} of 128 experts of 768", rows, m.distinct()),
              m.expert_bytes(),

@@ -44,12 +44,13 @@ __device__ __forceinline__ void take_rows(
       for (int d = 16; d > 0; d /= 2) f[r] += __shfl_xor_sync(~0u, f[r], d);
       if (lane == 0) sums[warp * kRows + r] = f[r];
     }
+    const float share = __frcp_rn(float(k));
     __syncthreads();
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       float sum = 0;
       for (int i = 0; i < warps; ++i) sum += sums[i * kRows + r];
-      f[r] = 1 / sqrtf(sum / float(k) + eps);
+      f[r] = rsqrtf(sum * share + eps);
     }
   }
   for (int base = 0; base < k; base += round) {

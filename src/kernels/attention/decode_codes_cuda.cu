@@ -2,17 +2,23 @@
 #include "kernels/attention/decode_kernel_cuda.cuh"
 
 namespace se::cuda {
+namespace {
 
-int decode_grid_codes(DecodeType type, int) {
-  if (type == DecodeType::kE4M3) return decode::grid_of<decode::Fp8<false, 128>, 128>();
-  if (type == DecodeType::kE5M2) return decode::grid_of<decode::Fp8<true, 128>, 128>();
-  return decode::grid_of<decode::Kivi4<128>, 128>();
+template <typename Do>
+auto with_type(DecodeType type, const Do& go) {
+  if (type == DecodeType::kE4M3) return go(decode::Fp8<false, 128>());
+  if (type == DecodeType::kE5M2) return go(decode::Fp8<true, 128>());
+  return go(decode::Kivi4<128>());
 }
 
-void decode_attention_codes(const DecodeParams& p, DecodeType type, int, int grid, Stream& stream) {
-  if (type == DecodeType::kE4M3) return decode::start<decode::Fp8<false, 128>, 128>(p, grid, stream);
-  if (type == DecodeType::kE5M2) return decode::start<decode::Fp8<true, 128>, 128>(p, grid, stream);
-  decode::start<decode::Kivi4<128>, 128>(p, grid, stream);
+}  // namespace
+
+int decode_grid_codes(DecodeType type) {
+  return with_type(type, [](auto f) { return decode::grid_of<decltype(f), 128>(); });
+}
+
+void decode_attention_codes(const DecodeParams& p, DecodeType type, int grid, Stream& stream) {
+  with_type(type, [&](auto f) { decode::start<decltype(f), 128>(p, grid, stream); });
 }
 
 }  // namespace se::cuda

@@ -3,28 +3,30 @@
 
 namespace se::cuda {
 
-int decode_grid_codes(DecodeType type, int dim);  // decode_codes_cuda.cu
-void decode_attention_codes(const DecodeParams& p, DecodeType type, int dim, int grid, Stream& stream);
+int decode_grid_codes(DecodeType type);  // decode_codes_cuda.cu
+void decode_attention_codes(const DecodeParams& p, DecodeType type, int grid, Stream& stream);
+
+namespace {
+
+template <typename T, typename Do>
+auto with_dim(int dim, const Do& go) {
+  return dim == 128 ? go(decode::Plain<T, 128>(), std::integral_constant<int, 128>())
+                    : go(decode::Plain<T, 64>(), std::integral_constant<int, 64>());
+}
+
+}  // namespace
 
 int decode_grid(DecodeType type, int dim) {
-  if (type != DecodeType::kBF16 && type != DecodeType::kF16) return decode_grid_codes(type, dim);
-  const bool bf = type == DecodeType::kBF16;
-  if (dim == 128)
-    return bf ? decode::grid_of<decode::Plain<__nv_bfloat16, 128>, 128>()
-              : decode::grid_of<decode::Plain<__half, 128>, 128>();
-  return bf ? decode::grid_of<decode::Plain<__nv_bfloat16, 64>, 64>()
-            : decode::grid_of<decode::Plain<__half, 64>, 64>();
+  if (type != DecodeType::kBF16 && type != DecodeType::kF16) return decode_grid_codes(type);
+  const auto go = [](auto f, auto d) { return decode::grid_of<decltype(f), decltype(d)::value>(); };
+  return type == DecodeType::kBF16 ? with_dim<__nv_bfloat16>(dim, go) : with_dim<__half>(dim, go);
 }
 
 void decode_attention(const DecodeParams& p, DecodeType type, int dim, int grid, Stream& stream) {
   if (type != DecodeType::kBF16 && type != DecodeType::kF16)
-    return decode_attention_codes(p, type, dim, grid, stream);
-  const bool bf = type == DecodeType::kBF16;
-  if (dim == 128)
-    return bf ? decode::start<decode::Plain<__nv_bfloat16, 128>, 128>(p, grid, stream)
-              : decode::start<decode::Plain<__half, 128>, 128>(p, grid, stream);
-  bf ? decode::start<decode::Plain<__nv_bfloat16, 64>, 64>(p, grid, stream)
-     : decode::start<decode::Plain<__half, 64>, 64>(p, grid, stream);
+    return decode_attention_codes(p, type, grid, stream);
+  const auto go = [&](auto f, auto d) { decode::start<decltype(f), decltype(d)::value>(p, grid, stream); };
+  type == DecodeType::kBF16 ? with_dim<__nv_bfloat16>(dim, go) : with_dim<__half>(dim, go);
 }
 
 }  // namespace se::cuda

@@ -104,7 +104,7 @@ struct Plain {
 template <bool kE5M2, int DIM>
 struct Fp8 {
   using T = __half;
-  static constexpr int kTile = 32, kWarps = 12, kStages = 2, kApart = 1;
+  static constexpr int kTile = 32, kWarps = 8, kStages = 2, kApart = 1;
   static constexpr int kRow = DIM, kPlane = kTile * kRow, kStage = 2 * kPlane + 2 * kTile * 4;
   static constexpr bool kScaled = true;
   static __device__ __forceinline__ void widen(uint32_t four, uint32_t& first, uint32_t& second) {

@@ -19,6 +19,7 @@ template <typename F, int DIM>
 struct Ring {
   static constexpr int kResult = kHeads * DIM + 2 * kHeads;  // floats
   static constexpr int kLoads = F::kStages * F::kStage;
+  static constexpr int kKeeps = 256;  // entries kept in shared memory
   static constexpr int kBytes = ((kLoads > kResult * 4 ? kLoads : kResult * 4) + 127) / 128 * 128;
 };
 
@@ -32,18 +33,18 @@ __global__ __launch_bounds__(F::kWarps * 32, 1) void kernel(const __grid_constan
   char* ring = shared + warp * R::kBytes;
   const uint32_t ring_at = uint32_t(__cvta_generic_to_shared(ring));
   Entry* kept = reinterpret_cast<Entry*>(shared + kWarps * R::kBytes);
-  int* prefix = reinterpret_cast<int*>(kept + kKept);
+  int* prefix = reinterpret_cast<int*>(kept + R::kKeeps);
   __shared__ int carry[kWarps];
   __shared__ uint32_t valid[kWarps][kStages];
 
   pdl_wait();
   pdl_release();
-  const int slices = (p.group + kHeads - 1) / kHeads;
-  const int entries = count_items<kWarps>(p, slices, prefix, kept, carry);
-  const int items = entries == 0 ? 0 : prefix[entries - 1];
+  Entries entries{(p.group + kHeads - 1) / kHeads, p.kv_heads, 0};
+  count_items<kWarps>(p, entries, prefix, kept, R::kKeeps, carry);
+  const int items = entries.all == 0 ? 0 : prefix[entries.all - 1];
 
   for (int item = blockIdx.x; item < items; item += gridDim.x) {
-    const Item it = find_item(p, item, entries, slices, prefix, kept);
+    const Item it = find_item(p, entries, item, prefix, kept, R::kKeeps);
     const int64_t* runs = p.runs + it.of.start;
     const int64_t offset = it.of.offset;
     const int first = it.split_at * it.of.split, last = min(first + it.of.split, it.of.count << p.unit_shift);
@@ -88,7 +89,7 @@ __global__ __launch_bounds__(F::kWarps * 32, 1) void kernel(const __grid_constan
 #pragma unroll
     for (int i = 0; i < kStages - 1; ++i) issue(i, early[i]);
     int64_t next = early[kStages - 1];
-    const Present4 present = read_present<DIM>(p, it);
+    const auto present = read_present<DIM, kWarps>(p, it);
 
     uint32_t q[DIM / 16][4];
 #pragma unroll
@@ -121,7 +122,7 @@ __global__ __launch_bounds__(F::kWarps * 32, 1) void kernel(const __grid_constan
       }
       most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
       most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-      const float now = fmaxf(top, most), old = exp2f(top - now);
+      const float now = fmaxf(top, most), old = power2(top - now);
       float shrink = old, inverse = 1;
       bool same = now == top;
       if constexpr (F::kScaled) {
@@ -148,7 +149,7 @@ __global__ __launch_bounds__(F::kWarps * 32, 1) void kernel(const __grid_constan
       uint32_t a[kTile / 16][4];
 #pragma unroll
       for (int t = 0; t < kTile / 8; ++t) {
-        w[t][0] = exp2f(w[t][0] - now), w[t][1] = exp2f(w[t][1] - now);
+        w[t][0] = power2(w[t][0] - now), w[t][1] = power2(w[t][1] - now);
         total += w[t][0] + w[t][1];
         if constexpr (F::kScaled) {
           const float2 s = F::v_scale(tile, t, c);
@@ -174,12 +175,13 @@ __global__ __launch_bounds__(F::kWarps * 32, 1) void kernel(const __grid_constan
   }
 }
 
-constexpr int kUsualEntries = 512, kMostEntries = 2048;
+constexpr int kUsualEntries = 256, kMostEntries = 2048;
 
 // The rings, the kept entries, then one number per entry.
 template <typename F, int DIM>
 int shared_bytes(int entries) {
-  return F::kWarps * Ring<F, DIM>::kBytes + kKept * int(sizeof(Entry)) + (entries * 4 + 1023) / 1024 * 1024;
+  return F::kWarps * Ring<F, DIM>::kBytes + Ring<F, DIM>::kKeeps * int(sizeof(Entry)) +
+         (entries * 4 + 1023) / 1024 * 1024;
 }
 
 template <typename F, int DIM>

@@ -19,6 +19,7 @@ namespace {
 constexpr int kMostWarps = 8, kPad = 8, kMostShared = 226 << 10;
 
 enum Input {
+  kOneRow,  // f32, one row
   kFloats,  // f32, up to 8 rows: rounded into shared memory, normalised on the way if wanted
   kHeld,    // 16 bits, all rows into shared memory
   kThere    // 16 bits, read where they are
@@ -30,7 +31,7 @@ struct Config {
   static constexpr int kElements = kFp8 ? 16 : 8;                     // of w in 16 bytes
   static constexpr int kLoads = 4 / kTall;                            // of a lane per row of w and chunk
   static constexpr int kChunk = 4 * kElements * kLoads;               // k of a chunk
-  static constexpr int kPieces = !kFp8 && kInput == kFloats ? 2 : 1;  // 16-bit pieces of an activation
+  static constexpr int kPieces = !kFp8 && kInput <= kFloats ? 2 : 1;  // 16-bit pieces of an activation
   static constexpr int kM = 16 * kTall, kN = 8 * kWide;
   static int64_t shared_bytes(int k, int rows, int warps, bool alone) {
     const int64_t sums = alone ? 0 : 2 * int64_t(warps) * kM * (kN + 1) * 4;
@@ -39,8 +40,8 @@ struct Config {
 };
 
 template <bool kFp8, int kWide, int kTall, Input kInput, bool kAlone>
-__global__ __launch_bounds__(kMostWarps * 32, kInput == kFloats ? 2 : 1) void skinny_kernel(
-    const __grid_constant__ SkinnyParams p) {
+__global__ __launch_bounds__(kMostWarps * 32,
+                             kInput <= kFloats ? 2 : 1) void skinny_kernel(const __grid_constant__ SkinnyParams p, int chunks) {
   using C = Config<kFp8, kWide, kTall, kInput>;
   using T = std::conditional_t<kFp8, __half, __nv_bfloat16>;
   constexpr int kM = C::kM, kN = C::kN;
@@ -51,58 +52,55 @@ __global__ __launch_bounds__(kMostWarps * 32, kInput == kFloats ? 2 : 1) void sk
   const int half = warps * kM * (kN + 1);
   uint16_t* xs = reinterpret_cast<uint16_t*>(shared + (kAlone ? 0 : half * 8));  // [pieces][rows][k + pad]
   const int64_t row_bytes = int64_t(p.k) * (kFp8 ? 1 : 2), pitch = p.k + kPad;
-  const int takers = kAlone ? gridDim.x * warps : gridDim.x;
-  const int first = kAlone ? blockIdx.x * warps + warp : blockIdx.x;
-  const int tiles = (p.n + kM - 1) / kM, mine = first < tiles ? (tiles - first + takers - 1) / takers : 0;
-  const int chunks = p.k / C::kChunk / (kAlone ? 1 : warps);  // of a tile, of each warp
-  const int steps = mine * chunks;
-  const auto chunk_of = [&](int step) { return kAlone ? step % chunks : warp + warps * (step % chunks); };
-  const auto row_of = [&](int step) { return (first + step / chunks * takers) * kM; };
+  // Where a warp reads next: rows from `row` on, chunk `chunk` of k, the i-th that it takes of this tile.
+  struct Cursor {
+    int row, chunk, i = 0;
+  };
+  const int stride = (kAlone ? gridDim.x * warps : gridDim.x) * kM, chunk_step = kAlone ? 1 : warps;
+  const Cursor begin{int(kAlone ? blockIdx.x * warps + warp : blockIdx.x) * kM, kAlone ? 0 : warp};
+  const auto advance = [&](Cursor& x) {
+    x.chunk += chunk_step;
+    if (++x.i == chunks) x.i = 0, x.chunk = begin.chunk, x.row += stride;
+  };
 
   struct Chunk {
     uint4 w[kTall][2][C::kLoads];
     float factor[kTall][2];
   } held[2];
-  const auto load = [&](Chunk& x, int step) {
-    if (step >= steps) return;
-    const int begin = row_of(step), chunk = chunk_of(step);
+  Cursor ahead = begin, here = begin;
+  const auto load = [&](Chunk& x) {
+    if (ahead.row >= p.n) return;
+    const int first = ahead.row, chunk = ahead.chunk;
+    advance(ahead);
 #pragma unroll
     for (int m = 0; m < kTall; ++m) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int row = min(begin + m * 16 + h * 8 + g, p.n - 1);
+        const int row = min(first + m * 16 + h * 8 + g, p.n - 1);
         const char* from = static_cast<const char*>(p.w) + row * row_bytes + chunk * C::kLoads * 64 + c * 16;
 #pragma unroll
         for (int j = 0; j < C::kLoads; ++j) x.w[m][h][j] = stream16(from + j * 64);
       }
       if constexpr (kFp8) {
-        const float* f = p.w_scale + int64_t(begin + m * 16) / 128 * (p.k / 128) + chunk * C::kChunk / 128;
+        const float* f = p.w_scale + int64_t((first + m * 16) / 128) * (p.k / 128) + chunk * C::kChunk / 128;
         x.factor[m][0] = __ldg(f), x.factor[m][1] = C::kChunk > 128 ? __ldg(f + 1) : 0;
       }
     }
   };
-  load(held[0], 0), load(held[1], 1);
+  load(held[0]), load(held[1]);
   pdl_wait();
   pdl_release();
 
-  if constexpr (kInput == kFloats) {
-    constexpr int kGroup = kN > 4 ? 4 : kN;
+  if constexpr (kInput == kOneRow || kInput == kFloats) {
+    constexpr int kGroup = kInput == kOneRow ? 1 : 4;
     for (int r0 = 0; r0 < p.rows; r0 += kGroup) {
-      if (p.rows == 1)
-        take_rows<1>(p.x, p.k, 0, 1, p.norm, p.eps, sums, [&](int, int at, const float4& v) {
-          uint2 high, rest;
-          pieces<T>(v.x, v.y, high.x, rest.x), pieces<T>(v.z, v.w, high.y, rest.y);
-          *reinterpret_cast<uint2*>(xs + at) = high;
-          if (C::kPieces == 2) *reinterpret_cast<uint2*>(xs + pitch + at) = rest;
-        });
-      else
-        take_rows<kGroup>(p.x, p.k, r0, p.rows, p.norm, p.eps, sums, [&](int r, int at, const float4& v) {
-          uint2 high, rest;
-          pieces<T>(v.x, v.y, high.x, rest.x), pieces<T>(v.z, v.w, high.y, rest.y);
-          if (r0 + r >= p.rows) return;
-          *reinterpret_cast<uint2*>(xs + (r0 + r) * pitch + at) = high;
-          if (C::kPieces == 2) *reinterpret_cast<uint2*>(xs + (p.rows + r0 + r) * pitch + at) = rest;
-        });
+      take_rows<kGroup>(p.x, p.k, r0, p.rows, p.norm, p.eps, sums, [&](int r, int at, const float4& v) {
+        uint2 high, rest;
+        pieces<T>(v.x, v.y, high.x, rest.x), pieces<T>(v.z, v.w, high.y, rest.y);
+        if (r0 + r >= p.rows) return;
+        *reinterpret_cast<uint2*>(xs + (r0 + r) * pitch + at) = high;
+        if (C::kPieces == 2) *reinterpret_cast<uint2*>(xs + (p.rows + r0 + r) * pitch + at) = rest;
+      });
       __syncthreads();
     }
   }
@@ -118,8 +116,9 @@ __global__ __launch_bounds__(kMostWarps * 32, kInput == kFloats ? 2 : 1) void sk
 
   float all[kTall][kWide][4] = {};
   int parity = 0;
-  const auto use = [&](Chunk& x, int step) {
-    const int chunk = chunk_of(step);
+  const auto use = [&](Chunk& x) {
+    const int chunk = here.chunk, begin = here.row;
+    advance(here);
     float sum[kTall][kWide][4] = {};
 #pragma unroll
     for (int j = 0; j < C::kLoads; ++j) {
@@ -165,9 +164,8 @@ __global__ __launch_bounds__(kMostWarps * 32, kInput == kFloats ? 2 : 1) void sk
               all[m][n][i] += (kFp8 ? x.factor[m][j / 2] : 1.f) * sum[m][n][i], sum[m][n][i] = 0;
       }
     }
-    load(x, step + 2);
-    if ((step + 1) % chunks != 0) return;
-    const int begin = row_of(step);
+    load(x);
+    if (here.i != 0) return;  // the tile goes on
     if constexpr (kAlone) {
 #pragma unroll
       for (int m = 0; m < kTall; ++m)
@@ -204,9 +202,9 @@ __global__ __launch_bounds__(kMostWarps * 32, kInput == kFloats ? 2 : 1) void sk
       p.y[at] = y + total;
     }
   };
-  for (int step = 0; step < steps; step += 2) {
-    use(held[0], step);
-    if (step + 1 < steps) use(held[1], step + 1);
+  while (here.row < p.n) {
+    use(held[0]);
+    if (here.row < p.n) use(held[1]);
   }
 }
 
@@ -241,7 +239,13 @@ void start(const SkinnyParams& p, Stream& stream) {
   SE_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, warps * 32, size_t(bytes)));
   const int tiles = (p.n + C::kM - 1) / C::kM, most = processors * (blocks < 1 ? 1 : blocks);
   const int wanted = kAlone ? (tiles + warps - 1) / warps : tiles;
-  launch(kernel, dim3(unsigned(wanted < most ? wanted : most)), warps * 32, bytes, stream.get(), p);
+  launch(kernel,
+         dim3(unsigned(wanted < most ? wanted : most)),
+         warps * 32,
+         bytes,
+         stream.get(),
+         p,
+         p.k / C::kChunk / (kAlone ? 1 : warps));
 }
 
 template <bool kFp8, int kWide>
@@ -254,6 +258,7 @@ void start_wide(const SkinnyParams& p, Stream& stream) {
 
 template <bool kFp8>
 void choose(const SkinnyParams& p, Stream& stream) {
+  if (p.x && p.rows == 1) return start<kFp8, 1, 1, kOneRow, false>(p, stream);
   if (p.x && p.rows <= 8) return start<kFp8, 1, 1, kFloats, false>(p, stream);
   if (!p.x16) wrong(p);
   if (p.rows <= 8) return start<kFp8, 1, 1, kThere, false>(p, stream);

@@ -1,7 +1,8 @@
-// up_kernel: a block takes 16 gate and 16 up rows of one task at a time, its warps share out k. down_kernel:
-// a block takes 16 output channels of all tasks; a unit is (task, 256 of inner), its result for a pair goes
-// to a fixed place, and sums run in the order of the row's choices: who computed what does not show. Both
-// keep two loads of weights under way ahead of the one in use.
+// Both kernels multiply tiles of 16 rows of weights by 256 of k: a chunk, two of which are under way ahead of
+// the one in use. up_kernel: a tile is 8 rows of gate_proj over 8 of up_proj of one task; the warps of a
+// block share out k. down_kernel: a block takes 16 output channels of all tasks; a unit is (task, 256 of
+// inner), its result for a pair goes to a fixed place, and sums run in the order of the row's choices: who
+// computed what does not show.
 #include <cstdio>
 #include <cstdlib>
 
@@ -14,7 +15,7 @@ namespace se::cuda {
 namespace {
 
 constexpr int kUpWarps = 8, kDownWarps = 16, kMostTasks = kMoeExperts + kMoeRows * kMoeChosen / kMoeTaskPairs;
-constexpr int kMostShared = 200 << 10;
+constexpr int kMostShared = 200 << 10, kMostHeld = 80 << 10, kPad = 8;
 constexpr float kShrink = 0x1p-6f, kGrow = 0x1p6f;  // of the product, so that halves hold it
 
 // Four k-steps of 16: 16 codes of a row each for rows g and g + 8, and the activations' permuted alike.
@@ -33,100 +34,133 @@ __device__ __forceinline__ void mma4(float (&sum)[4],
 }
 
 struct Tables {
-  int32_t experts[kMostTasks], first[kMostTasks + 1], pairs[kMoeRows * kMoeChosen], tasks;
+  int32_t experts[kMostTasks], first[kMostTasks + 1], pairs[kMoeRows * kMoeChosen],
+      rows[kMoeRows * kMoeChosen], tasks;
 };
 // All threads; ends without a barrier.
 __device__ __forceinline__ void read_tables(const ExpertParams& p, Tables& t) {
   const int most = min(kMostTasks, p.most_tasks);
   for (int i = threadIdx.x; i < most; i += blockDim.x) t.experts[i] = p.routing.tasks[1 + i];
   for (int i = threadIdx.x; i < most + 1; i += blockDim.x) t.first[i] = p.routing.first[i];
-  for (int i = threadIdx.x; i < p.rows * p.top_k; i += blockDim.x) t.pairs[i] = p.routing.pairs[i];
+  for (int i = threadIdx.x; i < p.rows * p.top_k; i += blockDim.x) {
+    const int pair = p.routing.pairs[i];
+    t.pairs[i] = pair, t.rows[i] = pair / p.top_k;
+  }
   if (threadIdx.x == 0) t.tasks = p.routing.tasks[0];
 }
 
-// kWide: tiles of 8 pairs of a task.
-template <int kWide>
+// 16 bytes of each 64 of rows g and g + 8 of a tile, and the factors of its two blocks of k, for both halves.
+struct Chunk {
+  uint4 w[2][4];
+  float factor[2][2];  // [block of k][rows 0-7, 8-15]
+};
+__device__ __forceinline__ void load_chunk(Chunk& x, const uint8_t* top, const uint8_t* low) {
+#pragma unroll
+  for (int j = 0; j < 4; ++j) x.w[0][j] = stream16(top + j * 64), x.w[1][j] = stream16(low + j * 64);
+}
+// all += chunk x activations; row: this lane's (pair g), at the chunk's first k and 16 c on.
+__device__ __forceinline__ void use_chunk(float (&all)[4], const Chunk& x, const __half* row) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    uint4 b[2][2];
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      b[j][0] = *reinterpret_cast<const uint4*>(row + (2 * h + j) * 64);
+      b[j][1] = *reinterpret_cast<const uint4*>(row + (2 * h + j) * 64 + 8);
+    }
+    float sum[4] = {};
+#pragma unroll
+    for (int j = 0; j < 2; ++j) mma4(sum, x.w[0][2 * h + j], x.w[1][2 * h + j], b[j]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) all[i] += x.factor[h][i / 2] * sum[i];
+  }
+}
+
+// kWide: tiles of 8 pairs of a task. kHeld: h of all rows lies in shared memory.
+template <int kWide, bool kHeld>
 __global__ __launch_bounds__(kUpWarps * 32, 2) void up_kernel(const __grid_constant__ ExpertParams p) {
+  extern __shared__ __align__(16) __half held_h[];  // [rows][k + kPad]
   __shared__ Tables tables;
-  __shared__ float sums[2][kUpWarps][32][8 * kWide + 1];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
+  __shared__ float sums[2][kUpWarps][16][8 * kWide + 1];
+  const int warps = blockDim.x / 32, lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4,
+            c = lane % 4;
   pdl_wait();
   pdl_release();
   read_tables(p, tables);
+  if (kHeld) {
+    const int quads = p.k / 8;
+    for (int i = threadIdx.x; i < p.rows * quads; i += blockDim.x)
+      copy16(uint32_t(__cvta_generic_to_shared(held_h + i / quads * (p.k + kPad) + i % quads * 8)),
+             p.h + i * 8,
+             true);
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  }
   __syncthreads();
-  const int per_task = p.inner / 16, tiles = tables.tasks * per_task, chunks = p.k / 128 / kUpWarps;
-  const int mine = int(blockIdx.x) < tiles ? (tiles - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
-  const int steps = mine * chunks;
-  struct Chunk {
-    uint4 w[2][2][2];
-    float factor[2];
-  } held[2];
-  const auto load = [&](Chunk& x, int step) {
-    if (step >= steps) return;
-    const int tile = blockIdx.x + step / chunks * gridDim.x, k = (warp + kUpWarps * (step % chunks)) * 128;
-    const int64_t expert = tables.experts[tile / per_task];
-#pragma unroll
-    for (int m = 0; m < 2; ++m) {
-      const int64_t row = (expert * 2 + m) * p.inner + tile % per_task * 16;
-      const uint8_t* at = p.up + (row + g) * p.k + k + c * 16;
-#pragma unroll
-      for (int j = 0; j < 2; ++j)
-        x.w[m][0][j] = stream16(at + j * 64), x.w[m][1][j] = stream16(at + int64_t(8) * p.k + j * 64);
-      x.factor[m] = __ldg(p.up_scale + row / 128 * (p.k / 128) + k / 128);
-    }
+  // Neighbouring tiles, which share activations, go to one block.
+  const int per_task = p.inner / 8;
+  const unsigned tiles = tables.tasks * per_task, from_tile = tiles * blockIdx.x / gridDim.x;
+  const int end = int(tiles * (blockIdx.x + 1) / gridDim.x);
+  // Where a warp reads next: tile `row / 8` of a task, chunk `chunk` of k.
+  struct Cursor {
+    int tile, task, row, chunk;
   };
-  float all[2][kWide][4] = {};
+  Cursor ahead{int(from_tile), int(from_tile / per_task), int(from_tile % per_task) * 8, warp}, here = ahead;
+  const auto advance = [&](Cursor& x) {  // whether the tile is done
+    x.chunk += warps;
+    if (x.chunk * 256 < p.k) return false;
+    x.chunk = warp, ++x.tile, x.row += 8;
+    if (x.row == p.inner) x.row = 0, ++x.task;
+    return true;
+  };
+  const auto load = [&](Chunk& x) {
+    if (ahead.tile >= end) return;
+    const int64_t gate = int64_t(tables.experts[ahead.task]) * 2 * p.inner + ahead.row;
+    const int k = ahead.chunk * 256;
+    const uint8_t* at = p.up + (gate + g) * p.k + k + c * 16;
+    load_chunk(x, at, at + int64_t(p.inner) * p.k);
+    const float* f = p.up_scale + gate / 128 * (p.k / 128) + k / 128;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      x.factor[i / 2][i % 2] = __ldg(f + i % 2 * (p.inner / 128 * (p.k / 128)) + i / 2);
+    advance(ahead);
+  };
+  Chunk held[2];
+  load(held[0]), load(held[1]);
+  if (kHeld) {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncthreads();
+  }
+  float all[kWide][4] = {};
   int parity = 0;
-  const auto use = [&](Chunk& x, int step) {
-    const int tile = blockIdx.x + step / chunks * gridDim.x, k = (warp + kUpWarps * (step % chunks)) * 128;
-    const int task = tile / per_task, from = tables.first[task], pairs = tables.first[task + 1] - from;
-    uint4 b[kWide][2][2];
-#pragma unroll
-    for (int n = 0; n < kWide; ++n) {
-      const int pair = tables.pairs[from + min(n * 8 + g, pairs - 1)];
-      const uint4* at = reinterpret_cast<const uint4*>(p.h + int64_t(pair / p.top_k) * p.k + k + c * 16);
-#pragma unroll
-      for (int j = 0; j < 2; ++j) b[n][j][0] = at[j * 8], b[n][j][1] = at[j * 8 + 1];
-    }
+  const auto use = [&](Chunk& x) {
+    const int from = tables.first[here.task], pairs = tables.first[here.task + 1] - from;
+    const int k = here.chunk * 256, tile_row = here.row;
 #pragma unroll
     for (int n = 0; n < kWide; ++n) {
       if (n * 8 >= pairs) break;
-      float sum[2][4] = {};
-#pragma unroll
-      for (int m = 0; m < 2; ++m)
-#pragma unroll
-        for (int j = 0; j < 2; ++j) mma4(sum[m], x.w[m][0][j], x.w[m][1][j], b[n][j]);
-#pragma unroll
-      for (int m = 0; m < 2; ++m)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) all[m][n][i] += x.factor[m] * sum[m][i];
+      const int row = tables.rows[from + min(n * 8 + g, pairs - 1)];
+      use_chunk(all[n], x, (kHeld ? held_h + row * (p.k + kPad) : p.h + int64_t(row) * p.k) + k + c * 16);
     }
-    load(x, step + 2);
-    if ((step + 1) % chunks != 0) return;
+    load(x);
+    if (!advance(here)) return;
     auto& to = sums[parity];
     parity ^= 1;
 #pragma unroll
-    for (int m = 0; m < 2; ++m)
+    for (int n = 0; n < kWide; ++n)
 #pragma unroll
-      for (int n = 0; n < kWide; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          to[warp][m * 16 + i / 2 * 8 + g][n * 8 + 2 * c + i % 2] = all[m][n][i], all[m][n][i] = 0;
+      for (int i = 0; i < 4; ++i) to[warp][i / 2 * 8 + g][n * 8 + 2 * c + i % 2] = all[n][i], all[n][i] = 0;
     __syncthreads();  // the other half of `sums` is free by the next one
-    for (int i = threadIdx.x; i < 16 * pairs; i += kUpWarps * 32) {
-      const int m = i % 16, s = i / 16;
+    for (int i = threadIdx.x; i < 8 * pairs; i += blockDim.x) {
+      const int m = i % 8, s = i / 8;
       float gate = 0, up = 0;
-#pragma unroll
-      for (int w = 0; w < kUpWarps; ++w) gate += to[w][m][s], up += to[w][16 + m][s];
+      for (int w = 0; w < warps; ++w) gate += to[w][m][s], up += to[w][8 + m][s];
       const float silu = gate / (1 + expf(-gate));
-      p.product[int64_t(tables.pairs[from + s]) * p.inner + tile % per_task * 16 + m] =
-          __float2half(silu * up * kShrink);
+      p.product[int64_t(tables.pairs[from + s]) * p.inner + tile_row + m] = __float2half(silu * up * kShrink);
     }
   };
-  load(held[0], 0), load(held[1], 1);
-  for (int step = 0; step < steps; step += 2) {
-    use(held[0], step);
-    if (step + 1 < steps) use(held[1], step + 1);
+  while (here.tile < end) {
+    use(held[0]);
+    if (here.tile < end) use(held[1]);
   }
 }
 
@@ -139,42 +173,34 @@ __global__ __launch_bounds__(kDownWarps * 32) void down_kernel(const __grid_cons
   // be asked for ahead of pdl_wait.
   read_tables(p, tables);
   __syncthreads();
-  const int units = tables.tasks * pieces;
-  struct Unit {
-    uint4 w[2][4];
-    float factor[2];
-  } held[2];
-  const auto load = [&](Unit& u, int unit) {
-    if (unit >= units) return;
-    const int64_t expert = tables.experts[unit / pieces], k = unit % pieces * 256;
-    const uint8_t* at = p.down + (expert * p.k + first_row + g) * p.inner + k + c * 16;
-#pragma unroll
-    for (int j = 0; j < 4; ++j)
-      u.w[0][j] = stream16(at + j * 64), u.w[1][j] = stream16(at + int64_t(8) * p.inner + j * 64);
-    const float* f = p.down_scale + (expert * p.k + first_row) / 128 * (p.inner / 128) + k / 128;
-    u.factor[0] = __ldg(f), u.factor[1] = __ldg(f + 1);
+  // Units are (task, piece), every kDownWarps-th is this warp's.
+  const int tasks = tables.tasks, task_step = kDownWarps / pieces, piece_step = kDownWarps % pieces;
+  struct Cursor {
+    int task, piece;
   };
-  const auto use = [&](Unit& u, int unit) {
-    if (unit >= units) return;
-    const int task = unit / pieces, piece = unit % pieces;
-    const int from = tables.first[task], pairs = tables.first[task + 1] - from;
+  Cursor ahead{warp / pieces, warp % pieces}, here = ahead;
+  const auto advance = [&](Cursor& x) {
+    x.task += task_step, x.piece += piece_step;
+    if (x.piece >= pieces) x.piece -= pieces, ++x.task;
+  };
+  Chunk held[2];
+  const auto load = [&](Chunk& x) {
+    if (ahead.task >= tasks) return;
+    const int64_t row = int64_t(tables.experts[ahead.task]) * p.k + first_row, k = ahead.piece * 256;
+    const uint8_t* at = p.down + (row + g) * p.inner + k + c * 16;
+    load_chunk(x, at, at + int64_t(8) * p.inner);
+    const float* f = p.down_scale + row / 128 * (p.inner / 128) + k / 128;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x.factor[i / 2][i % 2] = __ldg(f + i / 2);
+    advance(ahead);
+  };
+  const auto use = [&](Chunk& x) {
+    const int from = tables.first[here.task], pairs = tables.first[here.task + 1] - from, piece = here.piece;
     for (int base = 0; base < pairs; base += 8) {
       const int pair = tables.pairs[from + min(base + g, pairs - 1)];
-      const uint4* row =
-          reinterpret_cast<const uint4*>(p.product + int64_t(pair) * p.inner + piece * 256 + c * 16);
-      uint4 b[4][2];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) b[j][0] = row[j * 8], b[j][1] = row[j * 8 + 1];
       float all[4] = {};
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float sum[4] = {};
-        mma4(sum, u.w[0][2 * h], u.w[1][2 * h], b[2 * h]);
-        mma4(sum, u.w[0][2 * h + 1], u.w[1][2 * h + 1], b[2 * h + 1]);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) all[i] += u.factor[h] * sum[i];
-      }
-      if (base + 8 >= pairs) load(u, unit + 2 * kDownWarps);
+      use_chunk(all, x, p.product + int64_t(pair) * p.inner + piece * 256 + c * 16);
+      if (base + 8 >= pairs) load(x);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {  // columns 2 c, 2 c + 1 are pairs base + 2 c, + 1
         const int column = base + 2 * c + i;
@@ -183,37 +209,54 @@ __global__ __launch_bounds__(kDownWarps * 32) void down_kernel(const __grid_cons
         to[0] = all[i], to[8] = all[2 + i];
       }
     }
+    advance(here);
   };
-  load(held[0], warp), load(held[1], warp + kDownWarps);
+  load(held[0]), load(held[1]);
   pdl_wait();
   pdl_release();
-  for (int unit = warp; unit < units; unit += 2 * kDownWarps)
-    use(held[0], unit), use(held[1], unit + kDownWarps);
+  // The end: eight threads an output, one for each choice; what they need is read ahead.
+  const int j = threadIdx.x % 8, m = threadIdx.x / 8 % 16, row0 = threadIdx.x / 128;
+  float weight = 0, residual = 0;
+  if (row0 < p.rows) {
+    if (j < p.top_k) weight = p.routing.weight[row0 * p.top_k + j];
+    residual = p.x[int64_t(row0) * p.k + first_row + m];
+  }
+  while (here.task < tasks) {
+    use(held[0]);
+    if (here.task < tasks) use(held[1]);
+  }
   __syncthreads();
-  for (int i = threadIdx.x; i < 16 * p.rows; i += kDownWarps * 32) {
-    const int m = i % 16, row = i / 16;
+  for (int row = row0; row < p.rows; row += kDownWarps * 32 / 128) {
     const int64_t at = int64_t(row) * p.k + first_row + m;
-    float y = 0;
-    for (int j = 0; j < p.top_k; ++j) {
-      float sum = 0;
-      for (int x = 0; x < pieces; ++x) sum += parts[((row * p.top_k + j) * pieces + x) * 16 + m];
-      y += p.routing.weight[row * p.top_k + j] * (sum * kGrow);
+    if (row != row0) {
+      weight = j < p.top_k ? p.routing.weight[row * p.top_k + j] : 0;
+      residual = p.x[at];
     }
-    p.y[at] = p.x[at] + y;
+    float sum = 0;
+    for (int x = 0; x < pieces && j < p.top_k; ++x) sum += parts[((row * p.top_k + j) * pieces + x) * 16 + m];
+    sum *= weight;
+#pragma unroll
+    for (int d = 1; d < 8; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
+    if (j == 0) p.y[at] = residual + sum * kGrow;
   }
 }
 
-template <int kWide>
+template <int kWide, bool kHeld>
 void start_up(const ExpertParams& p, Stream& stream) {
-  static const int most = [] {
-    int device = 0, processors = 0, blocks = 0;
+  const auto kernel = up_kernel<kWide, kHeld>;
+  const int warps = p.k / 256 % kUpWarps == 0 ? kUpWarps : kUpWarps / 2;
+  const int bytes = kHeld ? p.rows * (p.k + kPad) * 2 : 0;
+  static const int processors = [kernel] {
+    int device = 0, n = 0;
     SE_CUDA(cudaGetDevice(&device));
-    SE_CUDA(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-    SE_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, up_kernel<kWide>, kUpWarps * 32, 0));
-    return processors * blocks;
+    SE_CUDA(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device));
+    SE_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostHeld));
+    return n;
   }();
-  const int tiles = p.most_tasks * (p.inner / 16);
-  launch(up_kernel<kWide>, dim3(unsigned(tiles < most ? tiles : most)), kUpWarps * 32, 0, stream.get(), p);
+  int blocks = 0;
+  SE_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, warps * 32, size_t(bytes)));
+  const int tiles = p.most_tasks * (p.inner / 8), most = processors * (blocks < 1 ? 1 : blocks);
+  launch(kernel, dim3(unsigned(tiles < most ? tiles : most)), warps * 32, bytes, stream.get(), p);
 }
 
 }  // namespace
@@ -243,7 +286,10 @@ void moe_experts(const ExpertParams& params, Stream& stream) {
     return true;
   }();
   (void)once;
-  p.rows <= 8 ? start_up<1>(p, stream) : start_up<2>(p, stream);
+  if (p.rows <= 8 && p.rows * (p.k + kPad) * 2 <= kMostHeld)
+    start_up<1, true>(p, stream);
+  else
+    p.rows <= 8 ? start_up<1, false>(p, stream) : start_up<2, false>(p, stream);
   launch(down_kernel, dim3(unsigned(p.k / 16)), kDownWarps * 32, down_bytes, stream.get(), p);
 }
 

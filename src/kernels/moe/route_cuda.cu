@@ -1,6 +1,6 @@
-// A block computes the logits of 8 experts for one row, a warp each; the last block of a row chooses for it,
-// the last row to be chosen makes the lists. Gate weights are on their way before the kernel waits for its
-// predecessor.
+// A cluster of 8 blocks computes the logits of one row, a warp takes every 64th expert; its first block
+// chooses for the row, and the last of these blocks to finish makes the lists. Gate weights are on their way
+// before the kernel waits for its predecessor.
 #include <cstdio>
 #include <cstdlib>
 
@@ -13,7 +13,7 @@
 namespace se::cuda {
 namespace {
 
-constexpr int kWarps = 8, kThreads = kWarps * 32, kMostLoads = 16;
+constexpr int kBlocks = 8, kWarps = 8, kThreads = kWarps * 32, kStride = kBlocks * kWarps, kMostLoads = 16;
 
 // Greater logits get greater keys; NaN gets 0, which no number has.
 __device__ __forceinline__ uint32_t key_of(float x) {
@@ -27,14 +27,12 @@ __device__ __forceinline__ float logit_of(uint32_t key) {
 
 // The pairs of a row, in the order of choice, by one warp: lane l holds logits l + 32 i.
 template <int kOwn>
-__device__ __forceinline__ void choose(const RouteParams& p, int row) {
+__device__ __forceinline__ void choose(const RouteParams& p, int row, const float* logits, int32_t* chosen) {
   const int lane = threadIdx.x % 32;
-  const float* logits = p.logits + row * p.experts;
   uint32_t own[kOwn], best[kMoeChosen];
   int which[kMoeChosen];
 #pragma unroll
-  for (int i = 0; i < kOwn; ++i)
-    own[i] = lane + 32 * i < p.experts ? key_of(__ldcg(logits + lane + 32 * i)) : 0;
+  for (int i = 0; i < kOwn; ++i) own[i] = lane + 32 * i < p.experts ? key_of(logits[lane + 32 * i]) : 0;
 #pragma unroll
   for (int j = 0; j < kMoeChosen; ++j) {
     if (j >= p.top_k) break;
@@ -72,7 +70,7 @@ __device__ __forceinline__ void choose(const RouteParams& p, int row) {
   }
   if (lane < p.top_k) {
     p.out.weight[row * p.top_k + lane] = mine / all;
-    __stcg(p.out.expert + row * p.top_k + lane, expert);
+    p.out.expert[row * p.top_k + lane] = chosen[lane] = expert;
   }
 }
 
@@ -104,33 +102,25 @@ __device__ void list(const RouteParams& p, const int32_t* chosen, int* carry) {
     if (chosen[i] == e) p.out.pairs[at++] = i;
 }
 
-// Whether this block is the last of `all` to come here, with the others' writes seen. All threads.
-__device__ __forceinline__ bool last_of(int32_t* count, int all, bool* shared) {
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    int before;
-    asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(count) : "memory");
-    *shared = before == all - 1;
-    if (*shared) *count = 0;
-  }
-  __syncthreads();
-  return *shared;
-}
-
-template <int kLoads, int kOwn>
+template <int kLoads, int kMany>
 __global__ __launch_bounds__(kThreads) void route_kernel(const __grid_constant__ RouteParams p) {
   __shared__ __align__(16) float h[kLoads * 256];
-  __shared__ float sums[kWarps];
+  __shared__ float sums[kWarps], logits[kMoeExperts];
   __shared__ int32_t chosen[kMoeRows * kMoeChosen];
   __shared__ int carry[kWarps];
-  __shared__ bool last[2];
+  __shared__ bool last_one;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = blockIdx.y;
   const int expert = blockIdx.x * kWarps + warp, loads = p.k / 256;
-  const char* gate = static_cast<const char*>(p.gate) + int64_t(min(expert, p.experts - 1)) * p.k * 2;
-  uint4 w[kLoads];
+  cluster_arrive();
+  uint4 w[2][kLoads];
+  const auto load = [&](int e) {
+    const char* gate =
+        static_cast<const char*>(p.gate) + int64_t(min(expert + e * kStride, p.experts - 1)) * p.k * 2;
 #pragma unroll
-  for (int i = 0; i < kLoads; ++i)
-    if (i < loads) w[i] = stream16(gate + (i * 32 + lane) * 16);
+    for (int i = 0; i < kLoads; ++i)
+      if (i < loads) w[e % 2][i] = stream16(gate + (i * 32 + lane) * 16);
+  };
+  load(0), load(1);
   pdl_wait();
   pdl_release();
   take_rows<1>(p.x, p.k, row, p.rows, p.norm, p.eps, sums, [&](int, int at, const float4& v) {
@@ -140,24 +130,44 @@ __global__ __launch_bounds__(kThreads) void route_kernel(const __grid_constant__
                                                                   pack(v.z, v.w, __half())};
   });
   __syncthreads();
-  float dot = 0;
+  cluster_wait();
 #pragma unroll
-  for (int i = 0; i < kLoads; ++i) {
-    if (i >= loads) break;
-    const float4 a = *reinterpret_cast<const float4*>(h + (i * 32 + lane) * 8);
-    const float4 b = *reinterpret_cast<const float4*>(h + (i * 32 + lane) * 8 + 4);
-    const float2 w0 = unpack(w[i].x, __nv_bfloat16()), w1 = unpack(w[i].y, __nv_bfloat16());
-    const float2 w2 = unpack(w[i].z, __nv_bfloat16()), w3 = unpack(w[i].w, __nv_bfloat16());
-    dot += (a.x * w0.x + a.y * w0.y + a.z * w1.x + a.w * w1.y) +
-           (b.x * w2.x + b.y * w2.y + b.z * w3.x + b.w * w3.y);
+  for (int e = 0; e < kMany; ++e) {
+    float dot = 0;
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      if (i >= loads) break;
+      const uint4& x = w[e % 2][i];
+      const float4 a = *reinterpret_cast<const float4*>(h + (i * 32 + lane) * 8);
+      const float4 b = *reinterpret_cast<const float4*>(h + (i * 32 + lane) * 8 + 4);
+      const float2 w0 = unpack(x.x, __nv_bfloat16()), w1 = unpack(x.y, __nv_bfloat16());
+      const float2 w2 = unpack(x.z, __nv_bfloat16()), w3 = unpack(x.w, __nv_bfloat16());
+      dot += (a.x * w0.x + a.y * w0.y + a.z * w1.x + a.w * w1.y) +
+             (b.x * w2.x + b.y * w2.y + b.z * w3.x + b.w * w3.y);
+    }
+    if (e + 2 < kMany) load(e + 2);
+    for (int d = 16; d > 0; d /= 2) dot += __shfl_xor_sync(~0u, dot, d);
+    if (lane == 0 && expert + e * kStride < p.experts) store_in_block(logits + expert + e * kStride, 0, dot);
   }
-  for (int d = 16; d > 0; d /= 2) dot += __shfl_xor_sync(~0u, dot, d);
-  if (lane == 0 && expert < p.experts) __stcg(p.logits + row * p.experts + expert, dot);
-  if (!last_of(p.ready + 1 + row, gridDim.x, &last[0])) return;
-  if (warp == 0) choose<kOwn>(p, row);
-  if (!last_of(p.ready, p.rows, &last[1])) return;
-  for (int i = threadIdx.x; i < p.rows * p.top_k; i += kThreads) chosen[i] = __ldcg(p.out.expert + i);
+  cluster_arrive();
+  cluster_wait();
+  if (blockIdx.x > 0) return;
+  if (p.logits)
+    for (int i = threadIdx.x; i < p.experts; i += kThreads) p.logits[row * p.experts + i] = logits[i];
+  if (warp == 0) choose<kMany * 2>(p, row, logits, chosen);
   __syncthreads();
+  if (p.rows > 1) {
+    if (threadIdx.x == 0) {
+      int before;
+      asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(p.ready) : "memory");
+      last_one = before == p.rows - 1;
+      if (last_one) *p.ready = 0;
+    }
+    __syncthreads();
+    if (!last_one) return;
+    for (int i = threadIdx.x; i < p.rows * p.top_k; i += kThreads) chosen[i] = __ldcg(p.out.expert + i);
+    __syncthreads();
+  }
   list(p, chosen, carry);
 }
 
@@ -180,11 +190,10 @@ void moe_route(const RouteParams& p, Stream& stream) {
         kMoeExperts);
     std::abort();
   }
-  const dim3 grid(unsigned((p.experts + kWarps - 1) / kWarps), unsigned(p.rows));
   void (*const kernel)(RouteParams) = p.k <= 2048
-                                          ? (p.experts <= 128 ? route_kernel<8, 4> : route_kernel<8, 8>)
-                                          : (p.experts <= 128 ? route_kernel<16, 4> : route_kernel<16, 8>);
-  launch(kernel, grid, kThreads, 0, stream.get(), p);
+                                          ? (p.experts <= 128 ? route_kernel<8, 2> : route_kernel<8, 4>)
+                                          : (p.experts <= 128 ? route_kernel<16, 2> : route_kernel<16, 4>);
+  launch_clusters(kernel, dim3(kBlocks, unsigned(p.rows)), kBlocks, kThreads, 0, stream.get(), p);
 }
 
 }  // namespace se::cuda

@@ -1,7 +1,8 @@
 // One block a row. Order-preserving keys are counted in up to 2,048 equal bins between the least and the
-// greatest, then within the bin that holds the k-th best, until that bin is taken whole or holds one key
-// only; bins over the range in use keep the counters from being fought for. Then one stable compaction: each
-// thread owns 8 neighbours of a chunk, so block prefix sums keep the index order.
+// greatest (bins over the range in use keep the counters from being fought for), then within the bin that
+// holds the k-th best, until that bin is taken whole, holds one key only, or few enough to be ranked one by
+// one. Then one stable compaction. A warp owns 256 neighbours of a chunk, so that ballots keep the index
+// order. One processor does all of a row: instructions per element are what this kernel costs.
 #include <cstdio>
 #include <cstdlib>
 
@@ -12,7 +13,8 @@
 namespace se::cuda {
 namespace {
 
-constexpr int kThreads = 1024, kOwn = 8, kChunk = kThreads * kOwn, kBins = 2048;
+constexpr int kThreads = 1024, kWarps = kThreads / 32, kOwn = 8, kChunk = kThreads * kOwn;
+constexpr int kBins = 2048, kBinsOwn = kBins / kThreads, kFew = 32;
 
 // Greater scores get greater keys; NaN gets 0, which no number has.
 __device__ __forceinline__ uint32_t key_of(float x) {
@@ -21,122 +23,149 @@ __device__ __forceinline__ uint32_t key_of(float x) {
   return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-// The keys of elements first .. first + 7; `there` counts those below n.
-__device__ __forceinline__ int load_keys(const float* score, int first, int n, uint32_t (&key)[kOwn]) {
-  const int there = min(max(n - first, 0), kOwn);
-  if (there == kOwn) {
-    const float4 a = *reinterpret_cast<const float4*>(score + first);
-    const float4 b = *reinterpret_cast<const float4*>(score + first + 4);
-    key[0] = key_of(a.x), key[1] = key_of(a.y), key[2] = key_of(a.z), key[3] = key_of(a.w);
-    key[4] = key_of(b.x), key[5] = key_of(b.y), key[6] = key_of(b.z), key[7] = key_of(b.w);
-  } else {
-    for (int i = 0; i < kOwn; ++i) key[i] = i < there ? key_of(score[first + i]) : 0;
-  }
-  return there;
+__device__ __forceinline__ int first_of(int chunk) {  // this thread's first element; the others every 32
+  return chunk * kChunk + threadIdx.x / 32 * 32 * kOwn + threadIdx.x % 32;
+}
+__device__ __forceinline__ void load_keys(const float* score, int first, int n, uint32_t (&key)[kOwn]) {
+  float x[kOwn];
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) x[i] = first + 32 * i < n ? score[first + 32 * i] : 0;
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) key[i] = key_of(x[i]);
 }
 
-// Inclusive prefix sum over the block's threads; `all` gets the total. `carry` int [32], another one each
+// Sum over the warps before this one and over all; `mine` is the same for a whole warp. Another `carry` each
 // time.
-__device__ __forceinline__ int scan(int mine, int* carry, int& all) {
+__device__ __forceinline__ int warps_before(int mine, int* carry, int& all) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  int sum = mine;
-  for (int d = 1; d < 32; d *= 2) {
-    const int other = __shfl_up_sync(~0u, sum, d);
-    if (lane >= d) sum += other;
-  }
-  if (lane == 31) carry[warp] = sum;
+  if (lane == 0) carry[warp] = mine;
   __syncthreads();
-  int w = carry[lane];
-  for (int d = 1; d < 32; d *= 2) {
-    const int other = __shfl_up_sync(~0u, w, d);
-    if (lane >= d) w += other;
-  }
-  all = __shfl_sync(~0u, w, 31);
-  const int before = __shfl_sync(~0u, w, warp == 0 ? 0 : warp - 1);
-  return sum + (warp == 0 ? 0 : before);
+  const int x = carry[lane];
+  all = __reduce_add_sync(~0u, x);
+  return __reduce_add_sync(~0u, lane < warp ? x : 0);
 }
 
+// kOne: rows of one chunk, whose keys stay in registers.
+template <bool kOne>
 __global__ __launch_bounds__(kThreads) void top_k_kernel(const __grid_constant__ TopKParams p) {
-  __shared__ int bins[kBins], carry[2][32], bin_is, bin_before, bin_holds;
-  __shared__ uint32_t least[32], most[32];
+  __shared__ int bins[kBins], carry[2][kWarps], bin_is, bin_before, bin_holds, few;
+  __shared__ uint32_t least[kWarps], most[kWarps], few_keys[kFew];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  bins[threadIdx.x] = bins[threadIdx.x + kThreads] = 0;
+#pragma unroll
+  for (int i = 0; i < kBinsOwn; ++i) bins[i * kThreads + threadIdx.x] = 0;
+  if (threadIdx.x == 0) few = 0;
   pdl_wait();
   pdl_release();
-  const int row = blockIdx.x, n = p.n[row], k = min(p.k, n);
+  const int row = blockIdx.x;
   const float* score = p.score + row * p.score_row;
-  const int64_t* runs = p.runs ? p.runs + p.start[row] : nullptr;
-  const auto put = [&](int place, int i) {
-    p.index[row * p.index_row + place] = i;
-    if (runs) p.out_runs[row * p.index_row + place] = runs[i];
-  };
-  if (k <= 0) return;
-  if (k == n) {
-    for (int i = threadIdx.x; i < n; i += kThreads) put(i, i);
-    return;
-  }
-  const int chunks = (n + kChunk - 1) / kChunk;
+  int32_t* index = p.index + row * p.index_row;
   uint32_t key[kOwn], low = ~0u, high = 0;  // the k-th best key lies in [low, high]
-  int there = load_keys(score, threadIdx.x * kOwn, n, key), want = k;  // want: still to be taken from there
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    if (chunks > 1) there = load_keys(score, chunk * kChunk + threadIdx.x * kOwn, n, key);
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i)
-      if (i < there) low = min(low, key[i]), high = max(high, key[i]);
+  // The first chunk is read together with the row's length, as far as the row reaches in memory.
+  load_keys(score, first_of(0), int(min(p.score_row, int64_t(kChunk))), key);
+  const int n = p.n[row], k = min(p.k, n), chunks = kOne ? 1 : (n + kChunk - 1) / kChunk;
+  const int64_t start = p.runs ? p.start[row] : 0;
+  if (k <= 0) return;
+  const auto gather = [&] {  // after a barrier behind the writes of `index`
+#pragma unroll 1
+    for (int i = threadIdx.x; p.runs && i < k; i += kThreads)
+      p.out_runs[row * p.index_row + i] = p.runs[start + index[i]];
+  };
+  if (k == n) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < n; i += kThreads) index[i] = i;
+    __syncthreads();
+    return gather();
   }
+  const auto each = [&](const auto& go) {  // go(place in key, element) for the thread's elements below n
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      const int first = first_of(chunk);
+      if (!kOne) load_keys(score, first, n, key);
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i)
+        if (first + 32 * i < n) go(i);
+    }
+  };
+  int want = k;  // still to be taken from [low, high]
+  each([&](int i) { low = min(low, key[i]), high = max(high, key[i]); });
   low = __reduce_min_sync(~0u, low), high = __reduce_max_sync(~0u, high);
   if (lane == 0) least[warp] = low, most[warp] = high;
   __syncthreads();
   low = __reduce_min_sync(~0u, least[lane]), high = __reduce_max_sync(~0u, most[lane]);
   for (int pass = 0; low < high; ++pass) {
-    const int shift = max(0, 21 - __clz(high - low)), top = int((high - low) >> shift);
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      if (chunks > 1) there = load_keys(score, chunk * kChunk + threadIdx.x * kOwn, n, key);
-#pragma unroll
-      for (int i = 0; i < kOwn; ++i)
-        if (i < there && key[i] >= low && key[i] <= high)
-          atomicAdd(&bins[top - int((key[i] - low) >> shift)], 1);  // from the best down
-    }
+    const int shift = max(0, 21 - __clz(high - low));
+    each([&](int i) {  // from the best down; keys above `high` wrap around to beyond the bins, as do those
+                       // below
+      const uint32_t bin = (high - key[i]) >> shift;
+      if (key[i] >= low && bin < uint32_t(kBins)) atomicAdd(&bins[bin], 1);
+    });
     __syncthreads();
-    const int b0 = bins[2 * threadIdx.x], b1 = bins[2 * threadIdx.x + 1];
-    bins[2 * threadIdx.x] = bins[2 * threadIdx.x + 1] = 0;  // for the next pass
-    int all = 0;
-    const int after = scan(b0 + b1, carry[pass % 2], all), before = after - b0 - b1;
-    if (before < want && want <= after) {
-      const bool second = want > before + b0;
-      bin_is = 2 * threadIdx.x + second, bin_before = before + (second ? b0 : 0),
-      bin_holds = second ? b1 : b0;
+    const int2 own = *reinterpret_cast<const int2*>(bins + 2 * threadIdx.x);
+    *reinterpret_cast<int2*>(bins + 2 * threadIdx.x) = int2{0, 0};  // for the next pass
+    int sum = own.x + own.y;
+    const int mine = sum;
+    for (int d = 1; d < 32; d *= 2) {
+      const int other = __shfl_up_sync(~0u, sum, d);
+      if (lane >= d) sum += other;
+    }
+    int all;
+    int before = warps_before(__shfl_sync(~0u, sum, 31), carry[pass % 2], all) + sum - mine;
+    if (before < want && want <= before + mine) {
+      const bool second = before + own.x < want;
+      bin_is = 2 * threadIdx.x + second, bin_before = before + (second ? own.x : 0),
+      bin_holds = second ? own.y : own.x;
     }
     __syncthreads();
     want -= bin_before;
-    low += uint32_t(top - bin_is) << shift, high = min(high, low + ((1u << shift) - 1));
-    if (bin_holds == want) break;
+    const uint32_t top = high - (uint32_t(bin_is) << shift);
+    low = max(low, top - min(top, (1u << shift) - 1)), high = top;
+    const int held = bin_holds;
+    if (held == want) break;
+    if (!kOne || held > kFew || low == high) continue;
+    each([&](int i) {
+      if (key[i] >= low && key[i] <= high) few_keys[atomicAdd(&few, 1)] = key[i];
+    });
+    __syncthreads();
+    const uint32_t its = lane < held ? few_keys[lane] : 0;  // every warp ranks them
+    int above = 0, same = 0;
+#pragma unroll 1
+    for (int i = 0; i < held; ++i) {
+      const uint32_t other = __shfl_sync(~0u, its, i);
+      above += other > its, same += other == its;
+    }
+    const int found = __ffs(__ballot_sync(~0u, lane < held && above < want && want <= above + same)) - 1;
+    low = high = __shfl_sync(~0u, its, found);
+    want -= __shfl_sync(~0u, above, found);
   }
   // All above `high` go, and the first `want` of [low, high].
   int above_before = 0, within_before = 0;
   for (int chunk = 0; chunk < chunks; ++chunk) {
-    const int first = chunk * kChunk + threadIdx.x * kOwn;
-    if (chunks > 1) there = load_keys(score, first, n, key);
-    int above = 0, within = 0;
+    const int first = first_of(chunk);
+    if (!kOne) load_keys(score, first, n, key);
+    uint32_t over = 0, within = 0;  // bit i: element first + 32 i
 #pragma unroll
     for (int i = 0; i < kOwn; ++i)
-      if (i < there) above += key[i] > high, within += key[i] >= low && key[i] <= high;
-    int all = 0;  // a chunk has 8,192 elements at most: both counts fit in one number
+      if (first + 32 * i < n && key[i] >= low) (key[i] > high ? over : within) |= 1u << i;
+    // A chunk has 8,192 elements at most: both counts fit in one number.
+    const int count = __reduce_add_sync(~0u, __popc(over) << 16 | __popc(within));
     if (chunk == 0) __syncthreads();
-    const int packed = scan(above << 16 | within, carry[chunk % 2], all) - (above << 16 | within);
+    int all;
+    const int packed = warps_before(count, carry[chunk % 2], all);
     int a = above_before + (packed >> 16), e = within_before + (packed & 0xffff);
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-      if (i >= there) continue;
-      if (key[i] > high) {
-        put(a + min(e, want), first + i), ++a;
-      } else if (key[i] >= low) {
-        if (e < want) put(a + e, first + i);
-        ++e;
-      }
-    }
     above_before += all >> 16, within_before += all & 0xffff;
+    uint32_t rounds = __reduce_or_sync(~0u, over | within);
+    const uint32_t below = (1u << lane) - 1;
+#pragma unroll 1
+    for (; rounds; rounds &= rounds - 1) {
+      const int i = __ffs(rounds) - 1;
+      const uint32_t overs = __ballot_sync(~0u, over >> i & 1), withins = __ballot_sync(~0u, within >> i & 1);
+      const int before_a = a + __popc(overs & below), before_e = e + __popc(withins & below);
+      if ((over >> i & 1) || ((within >> i & 1) && before_e < want))
+        index[before_a + min(before_e, want)] = first + 32 * i;
+      a += __popc(overs), e += __popc(withins);
+    }
   }
+  __syncthreads();
+  gather();
 }
 
 }  // namespace
@@ -149,7 +178,12 @@ void top_k(const TopKParams& p, Stream& stream) {
                  static_cast<long long>(p.score_row));
     std::abort();
   }
-  launch(top_k_kernel, dim3(unsigned(p.rows)), kThreads, 0, stream.get(), p);
+  launch(p.score_row <= kChunk ? top_k_kernel<true> : top_k_kernel<false>,
+         dim3(unsigned(p.rows)),
+         kThreads,
+         0,
+         stream.get(),
+         p);
 }
 
 }  // namespace se::cuda
