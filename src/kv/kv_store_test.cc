@@ -33,6 +33,38 @@ std::shared_ptr<const KvLayout> two_groups(int64_t tail = 0, bool state = true) 
   return made.take();
 }
 
+TEST(KvStore, DropBeforeGivesBackWholePagesInFront) {
+  auto store = store_of(1 << 20);
+  auto a = store->create_sequence(two_groups()).take();
+  ASSERT_TRUE(store->append(*a, range(0, 50)).ok());
+  auto b = store->fork(*a).take();
+  const int64_t slot = store->slot(*a, 0, 40);
+  a->table(0).indexed[2] = 16;
+  store->drop_before(*a, 0, 31);  // token 31 stays, and its page with it
+  EXPECT_EQ(a->table(0).paged, 34);
+  EXPECT_EQ(a->table(0).positions, range(16, 50));
+  store->drop_before(*a, 0, 48);
+  EXPECT_EQ(a->table(0).paged, 2);
+  EXPECT_EQ(a->table(0).positions, range(48, 50));
+  store->check(*a), store->check(*b);
+  store->drop_before(*a, 0, 1000);  // the last page is not full: it keeps its place
+  EXPECT_EQ(a->table(0).paged, 2);
+  EXPECT_EQ(a->table(1).paged, 50) << "the other group is not touched";
+  EXPECT_EQ(store->slot(*b, 0, 40), slot) << "nor the fork";
+
+  const int64_t live = store->arena().live_bytes();
+  KvTable taken = store->take_table(*a, 0);
+  EXPECT_EQ(taken.paged, 2);
+  EXPECT_EQ(a->table(0).tokens(), 0);
+  EXPECT_EQ(store->arena().live_bytes(), live) << "what is taken lives";
+  ASSERT_TRUE(store->append(*a, range(64, 70), std::array{0}).ok());
+  EXPECT_EQ(store->arena().live_bytes(), live + 3 * 256);
+  store->check(*a);
+  taken = {};
+  a.reset(), b.reset();
+  EXPECT_EQ(store->arena().live_pages(), 0);
+}
+
 TEST(KvStore, ForkSharesAPartialPageUntilSomeoneAppends) {
   auto store = store_of(1 << 20);
   const auto layout = two_groups();

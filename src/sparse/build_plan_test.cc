@@ -130,6 +130,74 @@ TEST(BuildPlan, RefusesModelsItCannotServe) {
             "plan 'half': half: ten layers are too many");
 }
 
+TEST(BuildPlan, LatentLayersAreServedOrRefusedByName) {
+  static float some[4 * 16 * 8] = {};
+  ModelKv latent = tiny_model();
+  for (LayerKv& l : latent.layers) {
+    l.kv_heads = 1, l.k_dim = 16, l.v_dim = 8;
+    l.w_uk = l.w_uv = TensorView::of(some, DType::kF32, {4, 16, 8});
+  }
+  const auto plan = need("", latent);
+  EXPECT_EQ(plan->expand_from, INT64_MAX) << "heads wider than the latent are never expanded";
+  EXPECT_EQ(need("")->expand_from, 0);
+  ModelKv two = latent;
+  two.layers[2].kv_heads = 2;
+  EXPECT_NE(refusal("", two, Code::kUnsupported).find("layer 2 is latent with full attention, 2 KV heads"),
+            std::string::npos);
+  ModelKv window = latent;
+  window.layers[0].kind = LayerKind::kWindow, window.layers[0].window = 4;
+  EXPECT_NE(refusal("", window, Code::kUnsupported).find("layer 0 is latent with sliding-window"),
+            std::string::npos);
+  ModelKv small = latent;
+  small.layers[1].w_uv = TensorView::of(some, DType::kF32, {2, 16, 8});
+  EXPECT_EQ(
+      refusal("", small, Code::kInvalid),
+      "plan '': layer 1: w_uk f32[4, 16, 8] and w_uv f32[2, 16, 8], wanted f32, f16 or bf16 [4, rows, 8]");
+  ModelKv mixed = tiny_model();
+  mixed.layers[1] = latent.layers[1];
+  EXPECT_NE(refusal("", mixed, Code::kUnsupported).find("need layers of one shape"), std::string::npos);
+
+  class Heads final : public testing::TestKeeper {  // votes by KV head
+   public:
+    KeeperSpec spec(const ModelKv&, const CodecSpec&) const override {
+      KeeperSpec s;
+      s.scores.emplace_back();
+      s.scores.back().per_kv_head = true;
+      return s;
+    }
+  };
+  static const StageEntry heads{Axis::kKeep, "heads", "by head", "-", testing::make_stage<Heads>};
+  std::vector<const StageEntry*> stages(testing::table().begin(), testing::table().end());
+  stages.insert(stages.begin(), &heads);
+  EXPECT_TRUE(build_plan("heads", tiny_model(), stages).ok());
+  EXPECT_EQ(
+      build_plan("heads", latent, stages).status().message(),
+      "plan 'heads': heads keeps other tokens in each KV head, but this model's latent layers have one key "
+      "for all heads");
+}
+
+TEST(BuildPlan, WindowedLayersHaveGroupsOfTheirOwn) {
+  ModelKv m = tiny_model(6);
+  for (int l : {0, 1, 3, 4}) {
+    m.layers[size_t(l)].kind = LayerKind::kWindow;
+    m.layers[size_t(l)].window = l == 4 ? 100 : 20;
+  }
+  const auto groups = [&](std::string_view text) {
+    std::vector<std::pair<int, std::vector<int>>> out;
+    const auto plan = need(text, m);
+    for (const KvGroup& g : plan->layout->groups()) out.emplace_back(g.window, g.layers);
+    return out;
+  };
+  using Groups = std::vector<std::pair<int, std::vector<int>>>;
+  EXPECT_EQ(groups(""), (Groups{{20, {0, 1, 3}}, {0, {2, 5}}, {100, {4}}}));
+  EXPECT_EQ(groups("votes"), (Groups{{20, {0, 1, 3}}, {0, {2}}, {100, {4}}, {0, {5}}}));
+  const auto read = need("units", m);
+  EXPECT_EQ(read->read_spec.source, (std::vector<int>{-1, -1, 2, -1, -1, 5}));
+  EXPECT_EQ(read->layout->page_bytes(0, Block::kIndex), 0);
+  EXPECT_GT(read->layout->page_bytes(0, Block::kPayload), 0);
+  EXPECT_GT(read->layout->page_bytes(1, Block::kIndex), 0);
+}
+
 TEST(BuildPlan, FingerprintsTellWhatMadeTheBytesFromWhatReadsThem) {
   const auto a = need("votes+ring");
   const auto same = need("ring(residual=32)+votes(budget=256)");

@@ -15,6 +15,7 @@
 
 #include "device/cpu/isa.h"
 #include "kernels/attention/attention_testing.h"
+#include "kernels/attention/latent.h"
 
 namespace se {
 namespace {
@@ -81,6 +82,58 @@ struct Bench {
     });
   }
 
+  // Tokens see the newest `window` keys.
+  void window(const char* name, const Shape& s, int64_t past, int64_t fresh, int window) {
+    if (skips(name)) return;
+    const Tokens x(s, past + fresh, 1);
+    Scene scene(s, 1, 0, 256 << 20);
+    scene.add_row(x, past, fresh, 256, {}, std::max<int64_t>(0, past - window + 1) / s.page * s.page);
+    scene.use_window(window);
+    scene.build();
+    const double keys = double(fresh) * std::min<double>(window, double(past));
+    report(name, 0, 2 * keys * s.q_heads * (s.k_dim + s.v_dim), repeats, [&] {
+      attend_plain(scene.args(), scene.part(), stream);
+    });
+  }
+
+  // GLM-4.7-Flash: 20 heads of 192 + 64 and 256 channels over 512 + 64 stored ones, weights in F16. FLOP of
+  // the absorbed form both times, so that the rates compare as times do.
+  void latent(const char* name, int64_t past, int64_t fresh, bool expanded) {
+    if (skips(name)) return;
+    constexpr int64_t kHeads = 20, kNope = 192, kRope = 64, kLatent = 512, kValue = 256;
+    std::vector<uint16_t> w(size_t(kHeads * (kNope + kValue) * kLatent));
+    Rng rng(2);
+    for (uint16_t& h : w) h = f32_to_f16(rng.normal() * 0.04f);
+    LayerKv l;
+    l.q_heads = kHeads, l.kv_heads = 1, l.k_dim = kLatent + kRope, l.v_dim = kLatent;
+    const TensorView all = TensorView::of(w.data(), DType::kF16, {kHeads, kNope + kValue, kLatent});
+    l.w_uk = l.w_uv = all;
+    l.w_uk.shape[1] = kNope, l.w_uv.shape[1] = kValue, l.w_uv.data = all.at<char>(0, kNope);
+    Shape s;
+    s.q_heads = kHeads, s.kv_heads = 1, s.k_dim = l.k_dim, s.v_dim = l.v_dim;
+    const Tokens x(s, past + fresh, 1);
+    Scene scene(s, 1, 0, 256 << 20);
+    scene.add_row(x, past, fresh, 256);
+    scene.build();
+    Present present = scene.present();
+    present.v = present.k, present.v.shape[2] = l.v_dim;
+    AttendArgs a = scene.args();
+    AttentionPart part = scene.part();
+    part.v_in_k = l.v_dim, a.present = &present, a.scale = 0.0625f;
+    Arena arena;
+    const TensorView q = arena.take(DType::kF32, {fresh, kHeads, kNope + kRope}), absorbed = a.q,
+                     latent = a.out;
+    const TensorView out = arena.take(DType::kF32, {fresh, kHeads, kValue});
+    for (int64_t i = 0; i < q.numel(); ++i) q.ptr<float>()[i] = rng.normal();
+    if (expanded) a.q = q, a.out = out, a.expanded = &l;
+    const double keys = double(fresh) * double(past) + double(fresh) * double(fresh + 1) / 2;
+    report(name, 0, 2 * keys * kHeads * (l.k_dim + l.v_dim), repeats, [&] {
+      if (!expanded) absorb_queries(l, q, absorbed, stream);
+      attend_plain(a, part, stream);
+      if (!expanded) latent_outputs(l, latent, out, stream);
+    });
+  }
+
   void logits(const char* name, const Shape& s, int64_t past, int64_t fresh) {
     if (skips(name)) return;
     const Tokens x(s, past + fresh, 1);
@@ -136,6 +189,13 @@ void run_all(int threads, int repeats, const std::string& only) {
   b.attend("chunk 512 over 1536", smol, 1536, 512);
   b.attend("chunk 512 over 1536, 32 of 8 x 128", wide, 1536, 512);
   b.attend("chunk 64 over 8K", smol, 8192, 64);
+  b.window("window 512, chunk 512 over 8K", smol, 8192, 512, 512);
+  b.window("window 512, decode at 8K", smol, 8192, 1, 512);
+  b.repeats = std::max(1, repeats / 20);
+  b.latent("latent, chunk 512 over 1536", 1536, 512, true);
+  b.latent("latent, chunk 512 over 1536, absorbed", 1536, 512, false);
+  b.repeats = repeats;
+  b.latent("latent, decode 4K", 4096, 1, false);
   b.logits("logits of 32 over 8K", smol, 8192, 32);
   b.logits("logits of 1 over 8K", smol, 8192, 1);
 }

@@ -29,6 +29,7 @@ struct RandomPresent {
     x.q = TensorView::of(q.data(), DType::kF32, {tokens, l.q_heads, l.k_dim});
     x.k = TensorView::of(k.data(), DType::kF32, {tokens, l.kv_heads, l.k_dim});
     x.v = TensorView::of(v.data(), DType::kF32, {tokens, l.kv_heads, l.v_dim});
+    if (l.latent()) x.v = x.k, x.v.shape[2] = l.v_dim;
   }
 };
 
@@ -56,6 +57,7 @@ inline double attend_error(FakeView& view,
     a.out = p == 0 ? out : view.arena().take(DType::kF32, {tokens, l.q_heads, l.v_dim});
     a.lse = p == 0 ? lse : view.arena().take(DType::kF32, {tokens, l.q_heads});
     a.present = p == taker ? &x : nullptr;
+    if (l.latent()) parts.parts[size_t(p)].v_in_k = l.v_dim;  // as the driver does
     parts.parts[size_t(p)].attend(a, parts.parts[size_t(p)], view.stream());
     if (p > 0) merge_attention(*a.rows, a.list, a.out, a.lse, out, lse, view.stream());
   }
@@ -74,6 +76,7 @@ inline double attend_error(FakeView& view,
                             : x.k.at<float>(first + j - n_past, h / group);
         };
         const auto value = [&](int64_t j) {
+          if (l.latent()) return key(j);
           return j < n_past ? held.v.data() + (j * l.kv_heads + h / group) * l.v_dim
                             : x.v.at<float>(first + j - n_past, h / group);
         };
@@ -98,17 +101,18 @@ inline double attend_error(FakeView& view,
   return worst;
 }
 
-// What values() says the paged tokens of each row hold.
-inline std::vector<ExactKv> stored_rows(FakeView& view, const Codec& codec, int layer, const KvIndex& index) {
+// What values() says the paged tokens of each row hold. values: not for latent layers.
+inline std::vector<ExactKv> stored_rows(
+    FakeView& view, const Codec& codec, int layer, const KvIndex& index, bool values = true) {
   DeviceStep s = view.step();
-  const StoredKv got = codec.values(layer, index, true, s);
+  const StoredKv got = codec.values(layer, index, values, s);
   std::vector<ExactKv> rows;
   int64_t at = 0;
   for (int64_t r = 0; r < index.counts.numel(); ++r) {
     const int64_t n = index.tokens.ptr<int32_t>()[r], k = got.k.shape[1] * got.k.shape[2],
-                  v = got.v.shape[1] * got.v.shape[2];
-    rows.push_back({{got.k.ptr<float>() + at * k, got.k.ptr<float>() + (at + n) * k},
-                    {got.v.ptr<float>() + at * v, got.v.ptr<float>() + (at + n) * v}});
+                  v = values ? got.v.shape[1] * got.v.shape[2] : 0;
+    rows.push_back({{got.k.ptr<float>() + at * k, got.k.ptr<float>() + (at + n) * k}, {}});
+    if (values) rows.back().v.assign(got.v.ptr<float>() + at * v, got.v.ptr<float>() + (at + n) * v);
     at += n;
   }
   return rows;
@@ -121,6 +125,17 @@ inline ModelKv tiny_model(int kv_heads, int group, int dim, DType dtype = DType:
   l.q_heads = kv_heads * group, l.kv_heads = kv_heads, l.k_dim = l.v_dim = dim;
   l.scale = 1 / std::sqrt(float(dim));
   m.layers.assign(size_t(layers), l);
+  return m;
+}
+
+// One latent head for all query heads; its expansions are all zero and only there.
+inline ModelKv latent_tiny_model(int heads, int latent, int rope) {
+  static std::vector<float> zeros(1 << 16);
+  ModelKv m = tiny_model(1, heads, latent + rope);
+  for (LayerKv& l : m.layers) {
+    l.v_dim = latent;
+    l.w_uk = l.w_uv = TensorView::of(zeros.data(), DType::kF32, {heads, 8, latent});
+  }
   return m;
 }
 

@@ -22,27 +22,33 @@ class FieldNames final : public FieldVisitor {
 
 }  // namespace
 
-std::string small_stage(const StageEntry& entry, bool unlimited, int64_t every) {
+std::string small_stage(const StageEntry& entry, const ModelKv& model, bool unlimited, int64_t every) {
   FieldNames names;
   entry.make()->visit(names);
   if (every > 0 && !names.fields.count("every")) return {};
   std::map<std::string, int64_t> values{
       {"budget", unlimited ? 4096 : 64}, {"sink", 4}, {"recent", 16}, {"window", 8}, {"dense_layers", 1}};
   if (every > 0) values["every"] = every;
-  std::string text;
-  for (const auto& [name, value] : values) {
-    if (names.fields.count(name)) text += (text.empty() ? "" : ",") + name + "=" + std::to_string(value);
+  const auto text = [&] {
+    std::string s;
+    for (const auto& [name, value] : values) {
+      if (names.fields.count(name)) s += (s.empty() ? "" : ",") + name + "=" + std::to_string(value);
+    }
+    return std::string(entry.name) + (s.empty() ? "" : "(" + s + ")");
+  };
+  for (int64_t group : {16, 8}) {  // heads narrower than the default group
+    if (names.fields.count("group") && !parse_plan(text(), model).ok()) values["group"] = group;
   }
-  return std::string(entry.name) + (text.empty() ? "" : "(" + text + ")");
+  return text();
 }
 
 std::vector<Composition> compositions(const ModelKv& model) {
   std::map<Axis, std::vector<std::array<std::string, 2>>> by_axis;  // {small, unlimited}
   for (Axis a : {Axis::kKeep, Axis::kStore, Axis::kRead}) by_axis[a].push_back({"", ""});
   for (const StageEntry* e : stage_entries()) {
-    by_axis[e->axis].push_back({small_stage(*e, false), small_stage(*e, true)});
-    if (const std::string s = small_stage(*e, false, 16); !s.empty())
-      by_axis[e->axis].push_back({s, small_stage(*e, true, 16)});
+    by_axis[e->axis].push_back({small_stage(*e, model, false), small_stage(*e, model, true)});
+    if (const std::string s = small_stage(*e, model, false, 16); !s.empty())
+      by_axis[e->axis].push_back({s, small_stage(*e, model, true, 16)});
   }
   const auto join = [](std::initializer_list<std::string> parts) {
     std::string s;

@@ -87,11 +87,11 @@ void ExactStoresEqualDense(const Subject& s) {
   EXPECT_LE(d, exact ? 0.0 : 0.5) << "a lossy store strays far from dense";
 }
 
-// (3) The cut of the prompt does not show where the plan says so.
+// (3) The cut of the prompt does not show where the plan says so, nor do threads.
 void ChunksDoNotShow(const Subject& s) {
-  Player player(*s.model);
-  const auto one = player.open(s.c.text);
-  const States want = s.play(player, *one, kPrompt);
+  Player player(*s.model), threads(*s.model, 64 << 20, 3);
+  const auto one = threads.open(s.c.text);
+  const States want = s.play(threads, *one, kPrompt);
   for (int64_t chunk : {1, 7, 64}) {
     const auto seq = player.open(s.c.text);
     EXPECT_EQ(distance(s.play(player, *seq, chunk, kPrompt, 20), {want.begin(), want.begin() + 21}), 0)

@@ -42,7 +42,7 @@ class ToyModel final : public TestModel {
 // One engine in small: a store, a driver, a model.
 class Player {
  public:
-  explicit Player(const TestModel& model, int64_t kv_bytes = 64 << 20, int threads = 2);
+  explicit Player(const TestModel& model, int64_t kv_bytes = 64 << 20, int threads = 1);
   ~Player();
 
   std::unique_ptr<PlanSequence> open(const std::string& plan);  // aborts on a bad plan

@@ -50,10 +50,12 @@ struct Store {
   }
   std::vector<int64_t> picked_slots;
   // Ordinals and token counts of the runs picked for a query.
-  std::pair<std::vector<int>, std::vector<int>> select(const float* q, int layer) {
+  std::pair<std::vector<int>, std::vector<int>> select(const float* q, int layer, bool latent = false) {
     const LayerKv& l = model.layers[0];
     view.begin({1}, Phase::kDecode);
     Present x;
+    std::vector<float> key(size_t(l.k_dim), 0.f);  // the present's own, which nobody scores
+    if (latent) x.k = x.v = TensorView::of(key.data(), DType::kF32, {1, 1, l.k_dim});
     x.q = TensorView::of(const_cast<float*>(q), DType::kF32, {1, l.q_heads, l.k_dim});
     DeviceStep s = view.step(reader.get());
     reader->select(layer, x, s);
@@ -73,6 +75,20 @@ struct Store {
     return out;
   }
 };
+
+// The worked example Q-3 of methods-dynamic.md: a latent key for three heads; their mean query scores
+// 8/3, 7/3, 13/3, the largest of the heads' bounds would be 7, 8, 10.
+TEST(Quest, LatentKeysAreScoredByTheMeanQuery) {
+  const std::vector<float> keys{1, 0, 2, 1, 0, 1,  -1, 2, 3, 0, 0, -1, 1, -2,
+                                1, 0, 0, 2, 2, -2, 1,  1, 0, 1, 9, 9,  9, 9};
+  const std::vector<float> heads{2, -1, 0, 1, -1, 3, 1, 1, 0, 0, 2, -3};
+  using Picks = std::vector<int>;
+  for (bool latent : {true, false}) {
+    Store store(tiny_model(1, 3, 4), make(6, 2), 16);
+    store.add(keys.data(), 7, 1);
+    EXPECT_EQ(store.select(heads.data(), 1, latent).first, latent ? (Picks{0, 4, 6}) : (Picks{2, 4, 6}));
+  }
+}
 
 TEST(Quest, PicksEqualTheOracle) {
   const auto keys = Npy::load(kGoldens + "keys.npy").as<float>(),
