@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <random>
 
 #include "base/fmt.h"
 #include "text/testing.h"
@@ -176,7 +177,7 @@ TEST(HfFolder, WhatIsNotKnownIsRefusedByName) {
   EXPECT_EQ(
       with("/pre_tokenizer/pretokenizers/0/pattern", {{"Regex", "\\w+"}}),
       "tokenizer.json: pre_tokenizer: the steps \\w+ are none of those known: gpt-2, smollm, llama-bpe, "
-      "qwen2, qwen35, glm4, deepseek-v3");
+      "qwen2, qwen35, glm4, deepseek-v3, deepseek-llm, deepseek-coder");
   EXPECT_NE(with("/pre_tokenizer/pretokenizers/0/behavior", "Removed").find("pre_tokenizer: {"),
             std::string::npos);
   EXPECT_EQ(with("/pre_tokenizer", nullptr),
@@ -227,6 +228,29 @@ TEST(HfFolder, BrokenFilesGiveOneLine) {
   folder.write("tokenizer_config.json", "{\"eos_token\": \"<nope>\"}");
   EXPECT_EQ(folder.error(),
             "tokenizer_config.json: eos_token is '<nope>', which is no token of tokenizer.json");
+}
+
+TEST(HfFolder, ChangedBytesGiveAnErrorOrATokenizer) {
+  const Folder folder;
+  std::mt19937 random(5);
+  const std::string files[] = {byte_file("qwen2").dump(),
+                               golden("sentencepiece.json")["by_merges"]["file"].dump()};
+  int refused = 0;
+  for (int round = 0; round < 120; ++round) {
+    std::string text = files[round % 2];
+    for (int n = 1 + int(random() % 3); n > 0; --n) {
+      text[random() % text.size()] = "0129-{}[]\",:a\xff"[random() % 14];
+    }
+    folder.write("tokenizer.json", text);
+    Result<FolderText> read = folder.read();
+    if (read.ok()) {
+      const auto tokenizer = Tokenizer::create(std::move(read->vocab));
+      if (tokenizer.ok()) tokenizer->decode(tokenizer->encode("a  <s> \u00e9\n"));
+      refused += !tokenizer.ok();
+    }
+    refused += !read.ok();
+  }
+  EXPECT_GT(refused, 20);
 }
 
 }  // namespace

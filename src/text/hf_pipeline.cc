@@ -4,8 +4,10 @@
 
 #include "base/fmt.h"
 #include "text/char_bpe.h"
+#include "text/deepseek_letters.h"
 #include "text/hf_tokenizer.h"
 #include "text/pretokenizer.h"
+#include "text/unicode.h"
 
 namespace se::text {
 namespace {
@@ -53,16 +55,43 @@ constexpr std::string_view kDeepseekV3[] = {
     R"(\p{N}{1,3})",
     "[\xE4\xB8\x80-\xE9\xBE\xA5\xE3\x81\x80-\xE3\x82\x9F\xE3\x82\xA0-\xE3\x83\xBF]+",
     R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
+// \s?[kDeepseekLetters]+
+const std::string& deepseek_words() {
+  static const std::string kRegex = [] {
+    std::string text = R"(\s?[)";
+    for (const auto [first, last] : kDeepseekLetters) {
+      append_utf8(text, first);
+      if (last > first + 1) text += '-';
+      if (last > first) append_utf8(text, last);
+    }
+    return text + "]+";
+  }();
+  return kRegex;
+}
+constexpr std::string_view kEastAsian =
+    "[\xE4\xB8\x80-\xE9\xBE\xA5\xE0\xA0\x80-\xE4\xB8\x80\xEA\xB0\x80-\xED\x9F\xBF]+";
+const std::string_view kDeepseekLlm[] = {
+    R"([\r\n])",
+    deepseek_words(),
+    "\\s?[!-/:-~\xEF\xBC\x81-\xEF\xBC\x8F\xEF\xBC\x9A-\xEF\xBD\x9E\xE2\x80\x98-\xE2\x80\x9F"
+    "\xE3\x80\x80-\xE3\x80\x82]+",
+    R"(\s+$)",
+    kEastAsian,
+    "digits"};
+constexpr std::string_view kDeepseekCoder[] = {
+    R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)", kEastAsian, "digits"};
 struct Known {
   std::string_view pre;
   std::span<const std::string_view> steps;
 };
-constexpr Known kKnown[] = {{"gpt-2", kGpt2},
-                            {"smollm", kSmollm},
-                            {"llama-bpe", kLlama3},
-                            {"qwen2", kQwen2},
-                            {"qwen35", kQwen35},
-                            {"deepseek-v3", kDeepseekV3}};
+const Known kKnown[] = {{"gpt-2", kGpt2},
+                        {"smollm", kSmollm},
+                        {"llama-bpe", kLlama3},
+                        {"qwen2", kQwen2},
+                        {"qwen35", kQwen35},
+                        {"deepseek-v3", kDeepseekV3},
+                        {"deepseek-llm", kDeepseekLlm},
+                        {"deepseek-coder", kDeepseekCoder}};
 
 std::string with_escapes(std::string_view regex) {
   std::string out;

@@ -1,9 +1,12 @@
 #include "text/pretokenizer.h"
 
+#include <algorithm>
 #include <climits>
+#include <iterator>
 #include <span>
 #include <utility>
 
+#include "text/deepseek_letters.h"
 #include "text/unicode.h"
 
 namespace se::text {
@@ -149,6 +152,46 @@ size_t deepseek_v3(std::string_view text, size_t at) {
   return is_space(c) ? spaces<true>(text, at) : 0;
 }
 
+// The first DeepSeek families. [\r\n]
+size_t newline(std::string_view text, size_t at) { return text[at] == '\r' || text[at] == '\n'; }
+
+// \s?x+
+template <Is x>
+size_t spaced(std::string_view text, size_t at) {
+  const Char c = char_at(text, at);
+  const size_t next = at + size_t(c.size);
+  if (is_space(c) && x(char_at(text, next))) return run_end<x>(text, next) - at;
+  return run_end<x>(text, at) - at;
+}
+
+bool is_deepseek_letter(const Char& c) {
+  const auto range = std::lower_bound(std::begin(kDeepseekLetters),
+                                      std::end(kDeepseekLetters),
+                                      c.value,
+                                      [](const CodePointRange& r, int32_t v) { return r.last < v; });
+  return range != std::end(kDeepseekLetters) && range->first <= c.value;
+}
+// [!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]
+bool is_deepseek_sign(const Char& c) {
+  const int32_t v = c.value;
+  return (v >= 0x21 && v <= 0x2F) || (v >= 0x3A && v <= 0x7E) || (v >= 0xFF01 && v <= 0xFF0F) ||
+         (v >= 0xFF1A && v <= 0xFF5E) || (v >= 0x2018 && v <= 0x201F) || (v >= 0x3000 && v <= 0x3002);
+}
+bool is_punctuation(const Char& c) { return c.cls == CharClass::kPunctuation; }
+
+// \s+$ . Not inside a run: its beginning has been tried.
+size_t last_spaces(std::string_view text, size_t at) {
+  if (at > 0 && is_space(char_at(text, character_before(text, at)))) return 0;
+  const size_t end = run_end<is_space>(text, at);
+  return end == text.size() ? end - at : 0;
+}
+
+// [\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+
+bool is_east_asian(const Char& c) {
+  return (c.value >= 0x0800 && c.value <= 0x9FA5) || (c.value >= 0xAC00 && c.value <= 0xD7FF);
+}
+size_t east_asian(std::string_view text, size_t at) { return run_end<is_east_asian>(text, at) - at; }
+
 // The steps are applied one inside the other: what a step cuts out, and what lies between, is cut by the
 // rest.
 constexpr Match kGpt2Steps[] = {gpt2};
@@ -157,6 +200,10 @@ constexpr Match kLlama3Steps[] = {kLlama3};
 constexpr Match kQwen2Steps[] = {kQwen2};
 constexpr Match kQwen35Steps[] = {kQwen35};
 constexpr Match kDeepseekV3Steps[] = {three_numbers, cjk_or_kana, deepseek_v3};
+constexpr Match kDeepseekLlmSteps[] = {
+    newline, spaced<is_deepseek_letter>, spaced<is_deepseek_sign>, last_spaces, east_asian, one_digit};
+constexpr Match kDeepseekCoderSteps[] = {
+    newline, spaced<is_letter>, spaced<is_punctuation>, east_asian, one_digit};
 
 }  // namespace
 
@@ -173,7 +220,9 @@ constexpr PreTokenizer kTable[] = {{"gpt-2", kGpt2Steps},
                                    {"qwen2", kQwen2Steps},
                                    {"qwen35", kQwen35Steps},
                                    {"glm4", kLlama3Steps},
-                                   {"deepseek-v3", kDeepseekV3Steps}};
+                                   {"deepseek-v3", kDeepseekV3Steps},
+                                   {"deepseek-llm", kDeepseekLlmSteps},
+                                   {"deepseek-coder", kDeepseekCoderSteps}};
 
 // Further names that GGUF files use.
 constexpr std::pair<std::string_view, std::string_view> kAliases[] = {{"llama3", "llama-bpe"},

@@ -13,14 +13,6 @@ bool touches(const std::vector<Span>& plain, size_t begin, size_t size) {
   return after != plain.end() && after->begin < int64_t(begin + size);
 }
 
-// The begin of the character that ends at `end` > 0.
-size_t character_before(std::string_view text, size_t end) {
-  for (size_t n = std::min<size_t>(4, end); n > 1; --n) {
-    if (size_t(code_point_at(text, end - n).size) == n) return end - n;
-  }
-  return end - 1;
-}
-
 bool space_at(std::string_view text, size_t at) {
   return char_class(code_point_at(text, at).value) == CharClass::kSpace;
 }

@@ -39,10 +39,17 @@ TEST_P(EveryPreTokenizer, IdsEqualTheReference) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Tokenizer,
-    EveryPreTokenizer,
-    ::testing::Values("gpt-2", "smollm", "llama-bpe", "glm4", "qwen2", "qwen35", "deepseek-v3"));
+INSTANTIATE_TEST_SUITE_P(Tokenizer,
+                         EveryPreTokenizer,
+                         ::testing::Values("gpt-2",
+                                           "smollm",
+                                           "llama-bpe",
+                                           "glm4",
+                                           "qwen2",
+                                           "qwen35",
+                                           "deepseek-v3",
+                                           "deepseek-llm",
+                                           "deepseek-coder"));
 
 TEST(Tokenizer, ControlTokensThatTouchPlainSpansAreNotParsed) {
   const Tokenizer tokenizer = small_tokenizer();
@@ -115,9 +122,9 @@ TEST(Tokenizer, RefusalsNameWhatWasFoundAndWhatIsSupported) {
             "tokenizer model is 'rwkv', supported: gpt2, llama, char-bpe");
   spec = small_vocab();
   spec.pre = "klingon";
-  EXPECT_EQ(
-      Tokenizer::create(spec).status().message(),
-      "pre-tokenizer is 'klingon', supported: gpt-2, smollm, llama-bpe, qwen2, qwen35, glm4, deepseek-v3");
+  EXPECT_EQ(Tokenizer::create(spec).status().message(),
+            "pre-tokenizer is 'klingon', supported: gpt-2, smollm, llama-bpe, qwen2, qwen35, glm4, "
+            "deepseek-v3, deepseek-llm, deepseek-coder");
   EXPECT_EQ(Tokenizer::create(spec).status().code(), Code::kUnsupported);
   spec = small_vocab();
   spec.merges.push_back("q qqq");
@@ -136,7 +143,8 @@ TEST(Tokenizer, RefusalsNameWhatWasFoundAndWhatIsSupported) {
 }
 
 TEST(Tokenizer, LongRunsTakeNoQuadraticTime) {
-  for (const char* pre : {"gpt-2", "smollm", "llama-bpe", "qwen2", "qwen35", "deepseek-v3"}) {
+  for (const char* pre :
+       {"gpt-2", "smollm", "llama-bpe", "qwen2", "qwen35", "deepseek-v3", "deepseek-llm", "deepseek-coder"}) {
     VocabSpec spec = small_vocab();
     spec.pre = pre;
     spec.nfc = true;
@@ -165,25 +173,23 @@ TEST(Tokenizer, ABosThatTheTextBeginsWithIsNotAddedTwice) {
   EXPECT_GT(typed.size(), 1u);
 }
 
-TEST(Tokenizer, MatchedTokensFollowTheirRules) {
-  VocabSpec spec = small_vocab();
-  const int32_t id = int32_t(spec.tokens.size()) - 1;  // "<think>", user-defined
-  const auto with = [&](MatchRule rule) {
-    rule.id = id;
-    VocabSpec ruled = spec;
-    ruled.rules = {rule};
-    return Tokenizer::create(std::move(ruled)).take();
-  };
-  const auto ids = [](const Tokenizer& t, const char* text) { return t.encode(text); };
-  const Tokenizer plain = with({}), left = with({.lstrip = true}), right = with({.rstrip = true});
-  const Tokenizer word = with({.single_word = true});
-  EXPECT_EQ(ids(left, "a \u2003 <think> b"), ids(plain, "a<think> b"));
-  EXPECT_EQ(ids(right, "a <think> \n b"), ids(plain, "a <think>b"));
-  EXPECT_EQ(ids(left, " <think> <think>"), (Ids{id, id}));
-  EXPECT_EQ(ids(word, "a <think> b"), ids(plain, "a <think> b"));
-  for (const char* text : {"a<think>", "<think>\u00e9", "_<think>", "<think>7"}) {
-    const Ids found = ids(word, text);
-    EXPECT_EQ(std::count(found.begin(), found.end(), id), 0) << text;
+TEST(Tokenizer, MatchedTokensFollowTheirRulesAsTheReferenceDoes) {
+  for (const auto& golden_rule : golden("rules.json")) {
+    VocabSpec spec = small_vocab();
+    spec.pre = "qwen2";
+    set_implied(spec);
+    spec.types[spec.types.size() - 2] = int32_t(TokenType::kNormal);  // a longer one that ends with it
+    const auto& json = golden_rule["rule"];
+    spec.rules = {{.id = int32_t(spec.tokens.size()) - 1,
+                   .lstrip = json.contains("lstrip"),
+                   .rstrip = json.contains("rstrip"),
+                   .single_word = json.contains("single_word"),
+                   .normalized = json.contains("normalized")}};
+    const Tokenizer tokenizer = Tokenizer::create(std::move(spec)).take();
+    for (const auto& item : golden_rule["cases"]) {
+      EXPECT_EQ(tokenizer.encode(item["text"].get<std::string>()), item["ids"].get<Ids>())
+          << json << item["text"];
+    }
   }
 }
 

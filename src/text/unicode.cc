@@ -121,6 +121,13 @@ CodePoint code_point_at(std::string_view text, size_t at) {
   return {value, lead.size};
 }
 
+size_t character_before(std::string_view text, size_t end) {
+  for (size_t n = std::min<size_t>(4, end); n > 1; --n) {
+    if (size_t(code_point_at(text, end - n).size) == n) return end - n;
+  }
+  return end - 1;
+}
+
 size_t incomplete_suffix(std::string_view text) {
   const size_t most = std::min<size_t>(3, text.size());
   for (size_t n = most; n > 0; --n) {

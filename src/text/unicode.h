@@ -20,6 +20,9 @@ struct CodePoint {
 // values over U+10FFFF are invalid, as in RFC 3629.
 CodePoint code_point_at(std::string_view text, size_t at);
 
+// The begin of the character that ends at `end` > 0.
+size_t character_before(std::string_view text, size_t end);
+
 // The size in bytes of an unfinished character at the end of `text`: the longest suffix (0 to 3 bytes)
 // that is a proper prefix of a valid character.
 size_t incomplete_suffix(std::string_view text);
@@ -30,6 +33,10 @@ void append_utf8(std::string& out, int32_t value);
 // `bytes` with each maximal invalid part replaced by U+FFFD, as the Unicode standard (3.9, best
 // practice) and Rust's from_utf8_lossy do. The result is valid UTF-8.
 std::string to_valid_utf8(std::string_view bytes);
+
+struct CodePointRange {
+  int32_t first, last;  // inclusive
+};
 
 // The general categories as far as pre-tokenizers tell them apart; kSpace is the property White_Space,
 // whatever the category, and kOther what is left: control, format, private and unassigned characters, invalid

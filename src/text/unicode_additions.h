@@ -8,9 +8,6 @@
 
 namespace se::text {
 
-struct CodePointRange {
-  int32_t first, last;
-};
 struct ClassRange {
   int32_t first, last;
   CharClass cls;

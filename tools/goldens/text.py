@@ -3,7 +3,7 @@
 
     python tools/goldens/text.py [--model models/smollm2.gguf] [--qwen models/qwen0.5b.gguf]
 
-writes tests/goldens/text/{vocab,decode,pipelines,sentencepiece,templates,template_models}.json and
+writes tests/goldens/text/{vocab,decode,rules,pipelines,sentencepiece,templates,template_models}.json and
 encode/PRE.json for each pre-tokenizer.
 The small vocabulary is the first merges of the model's, that of SentencePiece is trained on TEXTS; without
 --model both are kept as they are in the tree. Needs: tools/goldens/requirements.txt.
@@ -178,6 +178,21 @@ def sentencepiece_goldens(vocab):
     return out
 
 
+def rule_goldens(vocab):
+    """Ids with one added token that is found by each rule."""
+    from tokenizers import AddedToken
+
+    texts = ["a <think> b", "a<think>b", " <think> <think> ", "<think>", "x \u2003\n<think>\n\n y", "_<think>", "<think>7 \u00e9<think>"]
+    texts += ["-<think>-", "<think><think> a", "e\u0301<think>\u0301", "\u200d<think>", "\u2460<think>\u24b6 <think>\u24b6", "<think>\u0939"]
+    out = []
+    for rule in ({"lstrip": True}, {"rstrip": True}, {"lstrip": True, "rstrip": True}, {"single_word": True}, {"normalized": True}):
+        plain = vocab | {"types": [NORMAL if t.endswith("<think>") else k for t, k in zip(vocab["tokens"], vocab["types"])]}
+        tokenizer = vocabularies.byte_level(plain, "qwen2")
+        tokenizer.add_tokens([AddedToken("<think>", **({"normalized": False} | rule))])
+        out.append({"rule": rule, "cases": [{"text": t, "ids": tokenizer.encode(t).ids} for t in texts]})
+    return out
+
+
 def pipeline_goldens(vocab):
     """tokenizer.json of each pre-tokenizer as the reference writes it, without vocabulary and merges."""
     out = {}
@@ -211,6 +226,7 @@ def main():
         write(f"encode/{pre}.json", encode_goldens(vocab, pre))
     write("pipelines.json", pipeline_goldens(vocab))
     write("decode.json", decode_goldens(vocab))
+    write("rules.json", rule_goldens(vocab))
     write("sentencepiece.json", sentencepiece_goldens(trained))
     write("templates.json", text_templates.goldens(vocab["template"]))
     if args.qwen:
