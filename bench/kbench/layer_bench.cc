@@ -67,8 +67,8 @@ void layer_cases(Bench& b) {
   for (const int rows : {1, 3, 8, 48}) {
     const bool by_op = true;
     if (rows <= 8) {
-      time_chain(b, w, {rows, 131072, 128, 256, true}, by_op);
-      if (rows <= 3) time_chain(b, w, {rows, 131072, 128, 256, false}, by_op);
+      time_chain(b, w, {rows, 131072, 128, 128, true}, by_op);
+      if (rows <= 3) time_chain(b, w, {rows, 131072, 128, 256, true}, by_op);
       time_chain(b, w, {rows, 131072, 0, 4096, true}, false);
     }
     time_chain(b, w, {rows, 8192, 0, 256, true}, by_op);

@@ -2,8 +2,9 @@
 // A tile is kTile places of one KV head; a warp owns its tiles.
 //
 //   q_dim(s, x, c)   the channels whose pair lane c feeds as piece x (0, 1) of k-step s: (d, d + kApart)
-//   issue            starts the copies of a tile to `stage`; at: lane l's place as a byte offset into the
-//                    planes, or -1 where there is no token (zeros are written then)
+//   issue            starts the copies of a tile to `stage`; x: lane l's place as a byte offset into the
+//   planes, -1
+//                    where there is no token (zeros are written then)
 //   scores           s[t][2]: for tokens 8 t + 2 c, + 1, of query head g: q.k without the softmax scale
 //   values           o += weights x V; a[k]: the weights as A operand of the tile's k-th 16 tokens
 //   spill            the finished sums of head g to `to` [DIM]
@@ -33,15 +34,45 @@ struct Place {
   int64_t scale_at = 0;  // of its scale
 };
 
+// Copies the rows of a tile, K's to stage, V's kPlane on. `steady`: places 16 i .. 16 i + 15 lie in one run
+// (or there are none), so that one place's offset gives those of the others; mask: bit l, place l is there.
 template <int kRow, int kTile>
-__device__ __forceinline__ void copy_rows(uint32_t stage, const char* plane, int64_t mine_at, int lane) {
-  constexpr int kPieces = kRow / 16;
+__device__ __forceinline__ void copy_rows(uint32_t stage,
+                                          const Planes& from,
+                                          const Place& x,
+                                          uint32_t mask,
+                                          bool steady,
+                                          int64_t item_stride,
+                                          int lane) {
+  constexpr int kPieces = kRow / 16, kRows = 32 / kPieces, kPlane = kTile * kRow;
+  const int row = lane / kPieces, piece = lane % kPieces;
+  if (steady) {
 #pragma unroll
-  for (int j = 0; j < kTile * kPieces / 32; ++j) {
-    const int r = (j * 32 + lane) / kPieces, piece = (j * 32 + lane) % kPieces;
-    const int64_t at = __shfl_sync(~0u, mine_at, r);
+    for (int part = 0; part < kTile / 16; ++part) {
+      const int64_t first = __shfl_sync(~0u, x.at, part * 16);
+      const char* k = from.k + (first < 0 ? 0 : first) + row * item_stride + piece * 16;
+      const char* v = k + (from.v - from.k);
+#pragma unroll
+      for (int j = 0; j < 16 / kRows; ++j) {
+        const int r = part * 16 + j * kRows + row;
+        const bool ok = mask >> r & 1;
+        const uint32_t to = stage + place_in_tile<kRow>(r, piece);
+        copy16(to, k, ok);
+        copy16(to + kPlane, v, ok);
+        k += kRows * item_stride, v += kRows * item_stride;
+      }
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int j = 0; j < kTile / kRows; ++j) {
+    const int r = j * kRows + row;
+    const int64_t at = __shfl_sync(~0u, x.at, r);
     const bool ok = at >= 0;
-    copy16(stage + place_in_tile<kRow>(r, piece), plane + (ok ? at : 0) + piece * 16, ok);
+    const int64_t offset = (ok ? at : 0) + piece * 16;
+    const uint32_t to = stage + place_in_tile<kRow>(r, piece);
+    copy16(to, from.k + offset, ok);
+    copy16(to + kPlane, from.v + offset, ok);
   }
 }
 
@@ -55,18 +86,14 @@ struct Plain {
   static __device__ __forceinline__ Place place(const DecodeParams& p, int64_t slot) {
     return {(slot >> p.page_shift) * p.page_stride + (slot & ((1 << p.page_shift) - 1)) * p.item_stride, 0};
   }
-  static __device__ __forceinline__ void issue(uint32_t stage, const Planes& from, const Place& x, int lane) {
-    constexpr int kPieces = kRow / 16;
-#pragma unroll
-    for (int j = 0; j < kTile * kPieces / 32; ++j) {
-      const int r = (j * 32 + lane) / kPieces, piece = (j * 32 + lane) % kPieces;
-      const int64_t at = __shfl_sync(~0u, x.at, r);
-      const bool ok = at >= 0;
-      const int64_t offset = (ok ? at : 0) + piece * 16;
-      const uint32_t to = stage + place_in_tile<kRow>(r, piece);
-      copy16(to, from.k + offset, ok);
-      copy16(to + kPlane, from.v + offset, ok);
-    }
+  static __device__ __forceinline__ void issue(uint32_t stage,
+                                               const Planes& from,
+                                               const Place& x,
+                                               uint32_t mask,
+                                               bool steady,
+                                               int64_t item_stride,
+                                               int lane) {
+    copy_rows<kRow, kTile>(stage, from, x, mask, steady, item_stride, lane);
   }
   static __device__ __forceinline__ void scores(
       uint32_t stage, const char*, const uint32_t (&q)[DIM / 16][4], int lane, float (&out)[kTile / 8][2]) {
@@ -118,18 +145,14 @@ struct Fp8 {
     const int64_t page = (slot >> p.page_shift) * p.page_stride, item = slot & ((1 << p.page_shift) - 1);
     return {page + item * p.item_stride, page + item * p.scale_item};
   }
-  static __device__ __forceinline__ void issue(uint32_t stage, const Planes& from, const Place& x, int lane) {
-    constexpr int kPieces = kRow / 16;
-#pragma unroll
-    for (int j = 0; j < kTile * kPieces / 32; ++j) {
-      const int r = (j * 32 + lane) / kPieces, piece = (j * 32 + lane) % kPieces;
-      const int64_t at = __shfl_sync(~0u, x.at, r);
-      const bool ok = at >= 0;
-      const int64_t offset = (ok ? at : 0) + piece * 16;
-      const uint32_t to = stage + place_in_tile<kRow>(r, piece);
-      copy16(to, from.k + offset, ok);
-      copy16(to + kPlane, from.v + offset, ok);
-    }
+  static __device__ __forceinline__ void issue(uint32_t stage,
+                                               const Planes& from,
+                                               const Place& x,
+                                               uint32_t mask,
+                                               bool steady,
+                                               int64_t item_stride,
+                                               int lane) {
+    copy_rows<kRow, kTile>(stage, from, x, mask, steady, item_stride, lane);
     const uint32_t to = stage + 2 * kPlane + lane * 4;
     const int bytes = x.at >= 0 ? 4 : 0;
     const int64_t at = x.at >= 0 ? x.scale_at : 0;
@@ -213,7 +236,8 @@ struct Kivi4 {
     const int64_t group = (slot & ((1 << p.page_shift) - 1)) / kTile;
     return {page + group * p.item_stride, page + group * p.scale_item};
   }
-  static __device__ __forceinline__ void issue(uint32_t stage, const Planes& from, const Place& x, int lane) {
+  static __device__ __forceinline__ void issue(
+      uint32_t stage, const Planes& from, const Place& x, uint32_t, bool, int64_t, int lane) {
     const int64_t at = __shfl_sync(~0u, x.at, 0), meta = __shfl_sync(~0u, x.scale_at, 0);  // of the group
     const bool ok = at >= 0;
 #pragma unroll

@@ -48,6 +48,7 @@ __global__ __launch_bounds__(F::kWarps * 32, 1) void kernel(const __grid_constan
     const int64_t* runs = p.runs + it.of.start;
     const int64_t offset = it.of.offset;
     const int first = it.split_at * it.of.split, last = min(first + it.of.split, it.of.count << p.unit_shift);
+    const bool steady = p.unit_shift >= 4 && it.of.split % 16 == 0;
     const int tiles = (last - first + kTile - 1) / kTile;
     const int mine = tiles > warp ? (tiles - warp + kWarps - 1) / kWarps : 0;
     Planes planes;
@@ -70,7 +71,7 @@ __global__ __launch_bounds__(F::kWarps * 32, 1) void kernel(const __grid_constan
         if (there) place = F::place(p, (r16 >> 16) + offset + in_run);
         const uint32_t mask = __ballot_sync(~0u, there);
         if (lane == 0) valid[warp][i % kStages] = mask;
-        F::issue(ring_at + (i % kStages) * F::kStage, planes, place, lane);
+        F::issue(ring_at + (i % kStages) * F::kStage, planes, place, mask, steady, p.item_stride, lane);
       }
       asm volatile("cp.async.commit_group;" ::: "memory");
     };
@@ -84,8 +85,15 @@ __global__ __launch_bounds__(F::kWarps * 32, 1) void kernel(const __grid_constan
 #pragma unroll
     for (int s = 0; s < DIM / 16; ++s)
 #pragma unroll
-      for (int x = 0; x < 2; ++x)
-        q_raw[s][x][0] = q_from[F::q_dim(s, x, c)], q_raw[s][x][1] = q_from[F::q_dim(s, x, c) + F::kApart];
+      for (int x = 0; x < 2; ++x) {
+        const float* from = q_from + F::q_dim(s, x, c);
+        if constexpr (F::kApart == 1) {
+          const float2 pair = *reinterpret_cast<const float2*>(from);
+          q_raw[s][x][0] = pair.x, q_raw[s][x][1] = pair.y;
+        } else {
+          q_raw[s][x][0] = from[0], q_raw[s][x][1] = from[F::kApart];
+        }
+      }
 #pragma unroll
     for (int i = 0; i < kStages - 1; ++i) issue(i, early[i]);
     int64_t next = early[kStages - 1];

@@ -1,4 +1,4 @@
-// A cluster of 8 blocks computes the logits of one row, a warp takes every 64th expert; its first block
+// A cluster of 8 blocks computes the logits of one row, a warp takes every 128th expert; its first block
 // chooses for the row, and the last of these blocks to finish makes the lists. Gate weights are on their way
 // before the kernel waits for its predecessor.
 #include <cstdio>
@@ -13,7 +13,7 @@
 namespace se::cuda {
 namespace {
 
-constexpr int kBlocks = 8, kWarps = 8, kThreads = kWarps * 32, kStride = kBlocks * kWarps, kMostLoads = 16;
+constexpr int kBlocks = 8, kWarps = 16, kThreads = kWarps * 32, kStride = kBlocks * kWarps, kMostLoads = 16;
 
 // Greater logits get greater keys; NaN gets 0, which no number has.
 __device__ __forceinline__ uint32_t key_of(float x) {
@@ -112,15 +112,16 @@ __global__ __launch_bounds__(kThreads) void route_kernel(const __grid_constant__
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = blockIdx.y;
   const int expert = blockIdx.x * kWarps + warp, loads = p.k / 256;
   cluster_arrive();
-  uint4 w[2][kLoads];
+  uint4 w[kMany][kLoads];
   const auto load = [&](int e) {
     const char* gate =
         static_cast<const char*>(p.gate) + int64_t(min(expert + e * kStride, p.experts - 1)) * p.k * 2;
 #pragma unroll
     for (int i = 0; i < kLoads; ++i)
-      if (i < loads) w[e % 2][i] = stream16(gate + (i * 32 + lane) * 16);
+      if (i < loads) w[e][i] = stream16(gate + (i * 32 + lane) * 16);
   };
-  load(0), load(1);
+#pragma unroll
+  for (int e = 0; e < kMany; ++e) load(e);
   pdl_wait();
   pdl_release();
   take_rows<1>(p.x, p.k, row, p.rows, p.norm, p.eps, sums, [&](int, int at, const float4& v) {
@@ -137,7 +138,7 @@ __global__ __launch_bounds__(kThreads) void route_kernel(const __grid_constant__
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       if (i >= loads) break;
-      const uint4& x = w[e % 2][i];
+      const uint4& x = w[e][i];
       const float4 a = *reinterpret_cast<const float4*>(h + (i * 32 + lane) * 8);
       const float4 b = *reinterpret_cast<const float4*>(h + (i * 32 + lane) * 8 + 4);
       const float2 w0 = unpack(x.x, __nv_bfloat16()), w1 = unpack(x.y, __nv_bfloat16());
@@ -145,7 +146,6 @@ __global__ __launch_bounds__(kThreads) void route_kernel(const __grid_constant__
       dot += (a.x * w0.x + a.y * w0.y + a.z * w1.x + a.w * w1.y) +
              (b.x * w2.x + b.y * w2.y + b.z * w3.x + b.w * w3.y);
     }
-    if (e + 2 < kMany) load(e + 2);
     for (int d = 16; d > 0; d /= 2) dot += __shfl_xor_sync(~0u, dot, d);
     if (lane == 0 && expert + e * kStride < p.experts) store_in_block(logits + expert + e * kStride, 0, dot);
   }
@@ -154,7 +154,7 @@ __global__ __launch_bounds__(kThreads) void route_kernel(const __grid_constant__
   if (blockIdx.x > 0) return;
   if (p.logits)
     for (int i = threadIdx.x; i < p.experts; i += kThreads) p.logits[row * p.experts + i] = logits[i];
-  if (warp == 0) choose<kMany * 2>(p, row, logits, chosen);
+  if (warp == 0) choose<kMany * 4>(p, row, logits, chosen);
   __syncthreads();
   if (p.rows > 1) {
     if (threadIdx.x == 0) {
@@ -191,8 +191,8 @@ void moe_route(const RouteParams& p, Stream& stream) {
     std::abort();
   }
   void (*const kernel)(RouteParams) = p.k <= 2048
-                                          ? (p.experts <= 128 ? route_kernel<8, 2> : route_kernel<8, 4>)
-                                          : (p.experts <= 128 ? route_kernel<16, 2> : route_kernel<16, 4>);
+                                          ? (p.experts <= 128 ? route_kernel<8, 1> : route_kernel<8, 2>)
+                                          : (p.experts <= 128 ? route_kernel<16, 1> : route_kernel<16, 2>);
   launch_clusters(kernel, dim3(kBlocks, unsigned(p.rows)), kBlocks, kThreads, 0, stream.get(), p);
 }
 

@@ -45,11 +45,43 @@ __device__ __forceinline__ int warps_before(int mine, int* carry, int& all) {
   return __reduce_add_sync(~0u, lane < warp ? x : 0);
 }
 
+struct Candidates {
+  static constexpr int kMost = 256, kShare = kThreads / kMost;  // threads that rank one
+  uint32_t key[kMost];
+  int index[kMost];
+};
+
+// Ranks the first n candidates (ascending indices) and writes the k best of them in that order. All threads.
+__device__ __forceinline__ void rank_candidates(
+    const Candidates& x, int n, int k, int32_t* index, int* carry) {
+  const int mine = threadIdx.x / Candidates::kShare, part = threadIdx.x % Candidates::kShare,
+            lane = threadIdx.x % 32;
+  const uint32_t key = x.key[mine];
+  int rank = 0;            // better ones
+  if (mine / 8 * 8 < n) {  // some of the warp's
+#pragma unroll 2
+    for (int i = part * 4; i < n; i += 4 * Candidates::kShare) {
+      const uint4 other = *reinterpret_cast<const uint4*>(x.key + i);  // zeros beyond n
+      rank += (other.x > key || (other.x == key && i < mine)) +
+              (other.y > key || (other.y == key && i + 1 < mine)) +
+              (other.z > key || (other.z == key && i + 2 < mine)) +
+              (other.w > key || (other.w == key && i + 3 < mine));
+    }
+    for (int d = 1; d < Candidates::kShare; d *= 2) rank += __shfl_xor_sync(~0u, rank, d);
+  }
+  const bool chosen = part == 0 && mine < n && rank < k;
+  const uint32_t all_chosen = __ballot_sync(~0u, chosen);
+  int all;
+  const int before = warps_before(__popc(all_chosen), carry, all);
+  if (chosen) index[before + __popc(all_chosen & ((1u << lane) - 1))] = x.index[mine];
+}
+
 // kOne: rows of one chunk, whose keys stay in registers.
 template <bool kOne>
-__global__ __launch_bounds__(kThreads) void top_k_kernel(const __grid_constant__ TopKParams p) {
+__global__ __launch_bounds__(kThreads, 1) void top_k_kernel(const __grid_constant__ TopKParams p) {
   __shared__ int bins[kBins], carry[2][kWarps], bin_is, bin_before, bin_holds, few;
   __shared__ uint32_t least[kWarps], most[kWarps], few_keys[kFew];
+  __shared__ __align__(16) Candidates candidates;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
   for (int i = 0; i < kBinsOwn; ++i) bins[i * kThreads + threadIdx.x] = 0;
@@ -85,6 +117,53 @@ __global__ __launch_bounds__(kThreads) void top_k_kernel(const __grid_constant__
         if (first + 32 * i < n) go(i);
     }
   };
+  if (kOne && k <= Candidates::kMost / 2 && n >= kThreads) {
+    uint32_t top = 0;
+    each([&](int i) { top = max(top, key[i]); });
+    const uint32_t worst = __reduce_min_sync(~0u, top), best = __reduce_max_sync(~0u, top);
+    if (lane == 0) least[warp] = worst, most[warp] = best;
+    if (threadIdx.x < Candidates::kMost) candidates.key[threadIdx.x] = 0;
+    __syncthreads();
+    low = __reduce_min_sync(~0u, least[lane]), high = __reduce_max_sync(~0u, most[lane]);
+    const int shift = max(0, 21 - __clz(high - low));
+    atomicAdd(&bins[(high - top) >> shift], 1);
+    __syncthreads();
+    const int2 own = *reinterpret_cast<const int2*>(bins + 2 * threadIdx.x);
+    *reinterpret_cast<int2*>(bins + 2 * threadIdx.x) = int2{0, 0};
+    int sum = own.x + own.y;
+    const int mine = sum;
+    for (int d = 1; d < 32; d *= 2) {
+      const int other = __shfl_up_sync(~0u, sum, d);
+      if (lane >= d) sum += other;
+    }
+    int all;
+    const int before = warps_before(__shfl_sync(~0u, sum, 31), carry[0], all) + sum - mine;
+    if (before < k && k <= before + mine) bin_is = 2 * threadIdx.x + (before + own.x < k);
+    __syncthreads();
+    const uint32_t end = uint32_t(bin_is + 1) << shift;  // keys above high - end
+    const uint32_t floor = end > high ? 0 : high - end + 1;
+    uint32_t reach = 0;
+    each([&](int i) { reach |= uint32_t(key[i] >= floor) << i; });
+    const int count = __reduce_add_sync(~0u, __popc(reach));
+    int at = warps_before(count, carry[1], all);
+    if (all <= Candidates::kMost) {  // the same for the whole block
+      uint32_t rounds = __reduce_or_sync(~0u, reach);
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        if ((rounds >> i & 1) == 0) continue;
+        const uint32_t here = __ballot_sync(~0u, reach >> i & 1);
+        const int place = at + __popc(here & ((1u << lane) - 1));
+        if (reach >> i & 1) candidates.key[place] = key[i], candidates.index[place] = first_of(0) + 32 * i;
+        at += __popc(here);
+      }
+      __syncthreads();
+      rank_candidates(candidates, all, k, index, carry[0]);
+      __syncthreads();
+      return gather();
+    }
+    low = ~0u, high = 0;
+    __syncthreads();
+  }
   int want = k;  // still to be taken from [low, high]
   each([&](int i) { low = min(low, key[i]), high = max(high, key[i]); });
   low = __reduce_min_sync(~0u, low), high = __reduce_max_sync(~0u, high);
