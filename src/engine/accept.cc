@@ -103,6 +103,7 @@ Status Engine::Impl::accept_base(Job& job) {
 }
 
 Status Engine::Impl::accept(Job& job) {
+  SE_TRY(damage);
   Request& r = job.request;
   if (job.session) {
     job.plan = job.session->plan;

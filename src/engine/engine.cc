@@ -76,9 +76,13 @@ Result<std::unique_ptr<Engine>> Engine::open(EngineOptions options) {
   e.options = options;
   e.compute = options.exact ? Compute::kExact : Compute::kDefault;
   const ModelShape& shape = e.checkpoint.model->shape();
-  { SE_ASSIGN(e.tokenizer, text::Tokenizer::create(e.checkpoint.vocab)); }
+  auto tokenizer = text::Tokenizer::create(e.checkpoint.vocab);
+  if (!tokenizer.ok()) return tokenizer.status().in(options.model);
+  e.tokenizer = tokenizer.take();
   if (!e.checkpoint.chat_template.empty()) {
-    SE_ASSIGN(e.chat_template, text::ChatTemplate::parse(e.checkpoint.chat_template));
+    auto chat_template = text::ChatTemplate::parse(e.checkpoint.chat_template);
+    if (!chat_template.ok()) return chat_template.status().in(options.model);
+    e.chat_template = chat_template.take();
   }
   const int64_t context = options.context > 0 ? options.context : std::min<int64_t>(shape.context, 32768);
   if (context > shape.context)

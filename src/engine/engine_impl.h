@@ -45,7 +45,8 @@ struct Engine::Impl {
   std::atomic<int64_t> open_jobs{0};
   bool stop = false;
   std::thread thread;
-  Stats stats;  // guarded by mutex
+  Stats stats;    // guarded by mutex
+  Status damage;  // not ok: weights were lost, nothing is computed any more
 
   void post(std::function<void()> f);
   template <typename T>
@@ -53,6 +54,9 @@ struct Engine::Impl {
   static std::vector<Answer> wait(Engine& engine, uint64_t session, Request request, Callbacks callbacks);
   void loop();
   bool step();  // false: nothing to do
+  // Whether the model's file is still what was loaded; the first time it is not, `damage` says why.
+  bool intact();
+  void fail_all();  // every open job, with `damage`
 
   Result<std::shared_ptr<const Plan>> plan_of(const std::string& text);
   Status accept(Job& job);

@@ -80,7 +80,10 @@ bool Engine::Impl::step() {
   }
   const StepWork work = scheduler->next();
   if (work.empty()) return false;
-  const auto logits = [this](Job& job, int64_t index, std::span<const float> l) { on_logits(job, index, l); };
+  // Weights are read where they lie in the file: of a step that met a torn one, nothing is told.
+  const auto logits = [this](Job& job, int64_t index, std::span<const float> l) {
+    if (intact()) on_logits(job, index, l);
+  };
   std::vector<std::pair<Job*, Status>> failed;
   store->arena().reset_peak();
   const int64_t live = store->arena().live_bytes();
@@ -98,6 +101,7 @@ bool Engine::Impl::step() {
     if (Status s = runner->run_slices(*work.sliced, work.slice_budget, logits, through); !s.ok())
       failed.emplace_back(work.sliced, s);
   }
+  if (!intact()) return fail_all(), true;
   measure_peak(work, live);
   for (const auto& [job, status] : failed) {
     if (jobs.count(job->id)) finish(*job, Finish::kError, status);
@@ -114,6 +118,17 @@ bool Engine::Impl::step() {
   }
   for (Job* job : done) finish(*job, job->answer.finish, job->answer.error);
   return true;
+}
+
+bool Engine::Impl::intact() {
+  if (damage.ok()) damage = checkpoint.file.check();
+  return damage.ok();
+}
+
+void Engine::Impl::fail_all() {
+  std::vector<Job*> all;
+  for (auto& [id, job] : jobs) all.push_back(job.get());
+  for (Job* job : all) finish(*job, Finish::kError, damage);
 }
 
 // Most bytes of a job so far: exact where it is alone in the step, else as they stand after it.

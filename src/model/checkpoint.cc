@@ -4,27 +4,14 @@
 #include <exception>
 
 #include "base/fmt.h"
+#include "model/check_finite.h"
 #include "model/family.h"
 #include "model/gguf.h"
 #include "model/gguf_vocab.h"
+#include "text/hf_folder.h"
 
 namespace se {
 namespace {
-
-constexpr int64_t kTouchBytes = int64_t(8) << 20;  // between two reports
-
-void touch_all(const ModelFile& file, const LoadProgress& progress) {
-  int64_t total = 0, done = 0;
-  for (const MappedFile* f : file.files()) total += f->bytes();
-  for (const MappedFile* f : file.files()) {
-    for (int64_t at = 0; at < f->bytes(); at += kTouchBytes) {
-      const int64_t n = std::min(f->bytes() - at, kTouchBytes);
-      touch_pages(f->data() + at, n);
-      done += n;
-      if (progress.report) progress.report(done, total);
-    }
-  }
-}
 
 std::vector<int32_t> end_ids(const text::VocabSpec& vocab) {
   std::vector<int32_t> ids;
@@ -51,21 +38,23 @@ Status check_vocab(const ModelFile& file, int64_t tokens, int64_t rows) {
              rows));
 }
 
-Status read_text(Checkpoint& out) {
-  const Gguf* gguf = out.file.gguf();
-  if (gguf == nullptr) return out.file.refuse("the vocabulary of a folder is not read by this build");
-  SE_ASSIGN(out.vocab, read_vocab(*gguf));
-  SE_ASSIGN(out.chat_template, gguf->string("tokenizer.chat_template", ""));
-  out.end_ids = end_ids(out.vocab);
-  return check_vocab(out.file, int64_t(out.vocab.tokens.size()), out.model->shape().vocab);
+void join(const std::vector<int32_t>& more, std::vector<int32_t>& ids) {
+  for (const int32_t id : more) {
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+  }
 }
 
 Result<Checkpoint> load(const std::string& path, const LoadProgress& progress) {
   Checkpoint out;
   SE_ASSIGN(LoadedModel loaded, load_model(path));
   out.file = std::move(loaded.file), out.model = std::move(loaded.model);
-  SE_TRY(read_text(out));
-  touch_all(out.file, progress);
+  SE_ASSIGN(CheckpointText text, read_checkpoint_text(out.file));
+  out.vocab = std::move(text.vocab), out.chat_template = std::move(text.chat_template);
+  out.end_ids = std::move(text.end_ids);
+  SE_TRY(check_vocab(out.file, int64_t(out.vocab.tokens.size()), out.model->shape().vocab));
+  const Status finite = check_finite(out.file, progress.report);
+  SE_TRY(out.file.check());  // if the file is no longer what it was, that is the reason for all else
+  SE_TRY(finite);
   return out;
 }
 
@@ -74,7 +63,24 @@ Result<Checkpoint> load(const std::string& path, const LoadProgress& progress) {
 Result<LoadedModel> load_model(const std::string& path) {
   LoadedModel out;
   SE_ASSIGN(out.file, ModelFile::open(path, check_architecture));
-  SE_ASSIGN(out.model, find_family(out.file.config().architecture)->load(out.file));
+  auto model = find_family(out.file.config().architecture)->load(out.file);
+  SE_TRY(out.file.check());
+  SE_ASSIGN(out.model, std::move(model));
+  return out;
+}
+
+Result<CheckpointText> read_checkpoint_text(const ModelFile& file) {
+  CheckpointText out;
+  if (const Gguf* gguf = file.gguf()) {
+    SE_ASSIGN(out.vocab, read_vocab(*gguf));
+    SE_ASSIGN(out.chat_template, gguf->string("tokenizer.chat_template", ""));
+    out.end_ids = end_ids(out.vocab);
+  } else {
+    SE_ASSIGN(text::FolderText text, text::read_folder_text(file.path()));
+    out.vocab = std::move(text.vocab), out.chat_template = std::move(text.chat_template);
+    out.end_ids = std::move(text.end_ids);
+    join(file.end_ids(), out.end_ids);
+  }
   return out;
 }
 

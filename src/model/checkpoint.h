@@ -23,7 +23,14 @@ struct Checkpoint {
   std::unique_ptr<Model> model;
   text::VocabSpec vocab;
   std::string chat_template;     // empty: none
-  std::vector<int32_t> end_ids;  // end of generation: eos, eot, eom, as far as the file names them; each once
+  std::vector<int32_t> end_ids;  // end of generation, each once: eos, eot, eom of a GGUF file; of a folder,
+                                 // what tokenizer, config.json and generation_config.json name
+};
+
+struct CheckpointText {
+  text::VocabSpec vocab;
+  std::string chat_template;     // empty: none
+  std::vector<int32_t> end_ids;  // as Checkpoint::end_ids
 };
 
 struct LoadedModel {
@@ -35,10 +42,14 @@ struct LoadedModel {
 // load_checkpoint.
 Result<LoadedModel> load_model(const std::string& path);
 
+// The text part of a file that is open. Whether the tokenizer is one we know is the text module's business.
+Result<CheckpointText> read_checkpoint_text(const ModelFile& file);
+
 // Opens a GGUF file or a Hugging Face folder and brings its weights into memory (they are used where they lie
 // in the mapping). Errors, one line each, naming the file and where in it: unreadable, not GGUF, truncated,
 // tensors outside the file or on each other's bytes, unknown types, wrong shapes, missing or unused tensors,
-// missing or contradictory keys, an architecture this build lacks (names it and lists those it has).
+// weights and scales that are no finite numbers, missing or contradictory keys, an architecture this build
+// lacks (names it and lists those it has).
 Result<Checkpoint> load_checkpoint(const std::string& path, const LoadProgress& progress = {});
 
 }  // namespace se

@@ -141,6 +141,20 @@ std::vector<Case> cases() {
          w.tensor("blk.0.attn_q.weight", DType::kI32, {64, 64}, zeros(64 * 64));
        },
        "i32[64, 64], expected a type"},
+      {"NanWeight",
+       [](GgufWriter& w) {
+         std::string data = zeros(64 * 64);
+         data[4 * 77 + 2] = char(0xc0), data[4 * 77 + 3] = char(0x7f);
+         w.tensor("blk.0.attn_q.weight", DType::kF32, {64, 64}, data);
+       },
+       "'blk.0.attn_q.weight' has no finite number at element 77"},
+      {"InfiniteScale",
+       [](GgufWriter& w) {
+         std::string data(64 * 2 * 34, '\0');
+         data[34 * 5 + 1] = char(0xfc);
+         w.tensor("blk.0.attn_q.weight", DType::kQ8_0, {64, 64}, data);
+       },
+       "'blk.0.attn_q.weight' has no finite number at element 160"},
       {"BiasShape", shape("blk.0.attn_q.bias", {32}), "f32[32], expected [64]"},
       {"UnknownTensor", shape("blk.0.attn_sinks.weight", {4}), "'blk.0.attn_sinks.weight' has no place"},
       {"RopeDivisorCount", shape("rope_freqs.weight", {16}), "f32[16], expected [8]"},

@@ -9,11 +9,10 @@
 #include <cstring>
 
 #include "base/fmt.h"
+#include "model/mapped_guard.h"
 
 namespace se {
 namespace {
-
-constexpr int64_t kPageBytes = 4096;  // the smallest page of any system we run on
 
 Status failed(const std::string& path, const char* verb, int error) {
   std::string text = format("{}: cannot {}: {}", path, verb, std::strerror(error));
@@ -25,40 +24,49 @@ Status failed(const std::string& path, const char* verb, int error) {
 Result<MappedFile> MappedFile::open(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe must not block us
   if (fd < 0) return failed(path, "open", errno);
+  MappedFile file;
+  file.path_ = path, file.fd_ = fd;  // closed with the object
   struct stat info {};
-  if (fstat(fd, &info) != 0) {
-    const int error = errno;
-    close(fd);
-    return failed(path, "stat", error);
-  }
+  if (fstat(fd, &info) != 0) return failed(path, "stat", errno);
   if (!S_ISREG(info.st_mode) || info.st_size == 0) {
-    close(fd);
     const char* found = S_ISDIR(info.st_mode)   ? "a directory"
                         : S_ISREG(info.st_mode) ? "empty"
                                                 : "not a file";
     return io_error(format("{}: is {}, a model file was expected", path, found));
   }
   void* data = mmap(nullptr, size_t(info.st_size), PROT_READ, MAP_SHARED, fd, 0);
-  const int error = errno;
-  close(fd);  // the mapping keeps the file
-  if (data == MAP_FAILED) return failed(path, "map", error);
-  MappedFile file;
-  file.path_ = path;
+  if (data == MAP_FAILED) return failed(path, "map", errno);
   file.data_ = static_cast<const uint8_t*>(data);
   file.bytes_ = int64_t(info.st_size);
+  file.guard_ = guard_mapping(file.data_, file.bytes_);
+  if (file.guard_ < 0) return exhausted(format("{}: too many model files are open", path));
   return file;
 }
 
 MappedFile::~MappedFile() {
+  if (guard_ >= 0) unguard_mapping(guard_);
   if (data_ != nullptr) munmap(const_cast<uint8_t*>(data_), size_t(bytes_));
+  if (fd_ >= 0) close(fd_);
 }
 
-void touch_pages(const uint8_t* data, int64_t bytes) {
-  // Advice only: where it fails, the reads below still bring the pages in, one by one.
-  (void)madvise(const_cast<uint8_t*>(data), size_t(bytes), MADV_WILLNEED);
-  volatile uint8_t sink = 0;
-  for (int64_t at = 0; at < bytes; at += kPageBytes) sink = data[at];
-  (void)sink;
+Status MappedFile::check() const {
+  struct stat info {};
+  if (fstat(fd_, &info) != 0) return failed(path_, "stat", errno);
+  if (info.st_size < bytes_) {
+    return io_error(format("{}: shrank from {} to {} bytes while in use, expected it to stay as it was",
+                           path_,
+                           bytes_,
+                           int64_t(info.st_size)));
+  }
+  if (!mapping_torn(guard_)) return ok();
+  return io_error(
+      format("{}: a part of it could not be read while in use, expected it to stay as it was", path_));
+}
+
+void MappedFile::prefetch(int64_t offset, int64_t bytes) const {
+  const int64_t page = sysconf(_SC_PAGESIZE), begin = offset / page * page;
+  // Advice only: where it fails, pages come in one by one when they are read.
+  (void)madvise(const_cast<uint8_t*>(data_) + begin, size_t(offset + bytes - begin), MADV_WILLNEED);
 }
 
 }  // namespace se

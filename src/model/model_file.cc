@@ -57,6 +57,11 @@ Result<std::byte*> ModelFile::own(int64_t bytes) {
   return owned_.back().get();
 }
 
+Status ModelFile::check() const {
+  for (const MappedFile* file : files_) SE_TRY(file->check());
+  return ok();
+}
+
 const ModelTensor* ModelFile::find(std::string_view name) const {
   const auto it = index_.find(name);
   return it == index_.end() ? nullptr : &tensors_[it->second];

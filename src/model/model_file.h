@@ -80,6 +80,10 @@ class ModelFile {
   Result<std::byte*> own(int64_t bytes);
   int64_t owned_bytes() const { return owned_bytes_; }
 
+  // kIo once a file behind this has shrunk or could not be read: what was computed since is wrong. A system
+  // call for each file; any thread.
+  Status check() const;
+
   // kUnsupported, about something the file says.
   Status refuse(const std::string& text) const { return unsupported(path_ + ": " + text); }
 

@@ -28,7 +28,8 @@ constexpr DType kTypes[] = {DType::kF32,
                             DType::kQ3_K,
                             DType::kQ4_K,
                             DType::kQ5_K,
-                            DType::kQ6_K};
+                            DType::kQ6_K,
+                            DType::kF8_32};
 
 std::vector<float> normals(int64_t n, uint64_t seed) {
   Rng rng(seed);
@@ -72,6 +73,8 @@ std::vector<char> random_rows(DType dtype, int64_t n, uint64_t seed) {
     if (dtype == DType::kF32) std::memcpy(&data[at], &value, 4);
     if (dtype == DType::kF16) std::memcpy(&data[at], &half, 2);
     if (dtype == DType::kBF16) std::memcpy(&data[at], &brain, 2);
+    const float fp8_scale = value * 0.002f;
+    if (dtype == DType::kF8_32) std::memcpy(&data[at], &fp8_scale, 4);
     for (size_t field : half_fields(dtype)) {
       const uint16_t scale = f32_to_f16(rng.normal() * 0.02f);
       std::memcpy(&data[at + field], &scale, 2);

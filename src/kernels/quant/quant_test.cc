@@ -52,6 +52,31 @@ TEST(Dequantize, EveryBlockTypeEqualsTheGgufPackageBitForBitOnEveryInstructionSe
   cpu::set_isa_for_test(before);
 }
 
+// All 256 codes but the two that are no numbers, against the table of another implementation.
+TEST(Dequantize, Fp8BlocksAreScaleTimesCode) {
+  const std::vector<float> table = Npy::load("src/sparse/store/fp8/goldens/e4m3_table.npy").as<float>();
+  ASSERT_EQ(table.size(), 256u);
+  const auto before = cpu::isa();
+  for (auto level : {cpu::Isa::kBaseline, cpu::best_isa()}) {
+    cpu::set_isa_for_test(level);
+    for (const float scale : {1.0f, -0.37f, 1.7e-4f}) {
+      std::vector<uint8_t> blocks;
+      for (int c = 0; c < 256; ++c) {
+        if (c % 32 == 0) {
+          blocks.resize(blocks.size() + 4);
+          std::memcpy(blocks.data() + blocks.size() - 4, &scale, 4);
+        }
+        blocks.push_back((c & 0x7f) == 0x7f ? 0 : uint8_t(c));
+      }
+      std::vector<float> got(256);
+      dequantize(DType::kF8_32, blocks.data(), 256, got.data());
+      for (size_t c = 0; c < 256; ++c)
+        ASSERT_EQ(got[c], scale * ((c & 0x7f) == 0x7f ? 0 : table[c])) << "code " << c;
+    }
+  }
+  cpu::set_isa_for_test(before);
+}
+
 TEST(Dequantize, PlainFloatsOfAnyLengthPassUnchanged) {
   for (int64_t n : {0, 1, 7, 8, 9, 31}) {
     std::vector<float> x(size_t(n), 0.f), out(size_t(n) + 1, -1.f);
