@@ -82,5 +82,6 @@ void add_methods(CLI::App& app, Status& status);
 void add_bench(CLI::App& app, Status& status);
 void add_eval(CLI::App& app, Status& status);
 void add_inspect(CLI::App& app, Status& status);
+void add_inspect_model(CLI::App& inspect, Status& status);  // `inspect model`
 
 }  // namespace se::cli

@@ -116,8 +116,9 @@ void add_inspect_kv(CLI::App& app, Status& status) {
 }  // namespace
 
 void add_inspect(CLI::App& app, Status& status) {
-  CLI::App* c = app.add_subcommand("inspect", "look inside: kv");
+  CLI::App* c = app.add_subcommand("inspect", "look inside: model, kv");
   c->require_subcommand(1);
+  add_inspect_model(*c, status);
   add_inspect_kv(*c, status);
 }
 

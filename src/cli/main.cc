@@ -16,9 +16,9 @@ int main(int argc, char** argv) {
   se::cli::add_chat(app, status);
   se::cli::add_bench(app, status);
   se::cli::add_eval(app, status);
-  se::cli::add_inspect(app, status);
   se::cli::add_tokenize(app, status);
   se::cli::add_methods(app, status);
+  se::cli::add_inspect(app, status);
   if (argc > 1 && argv[1][0] != '-') {
     std::string names;
     bool known = false;
