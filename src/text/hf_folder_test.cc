@@ -236,7 +236,7 @@ TEST(HfFolder, ChangedBytesGiveAnErrorOrATokenizer) {
   const std::string files[] = {byte_file("qwen2").dump(),
                                golden("sentencepiece.json")["by_merges"]["file"].dump()};
   int refused = 0;
-  for (int round = 0; round < 120; ++round) {
+  for (int round = 0; round < 60; ++round) {
     std::string text = files[round % 2];
     for (int n = 1 + int(random() % 3); n > 0; --n) {
       text[random() % text.size()] = "0129-{}[]\",:a\xff"[random() % 14];
@@ -250,7 +250,7 @@ TEST(HfFolder, ChangedBytesGiveAnErrorOrATokenizer) {
     }
     refused += !read.ok();
   }
-  EXPECT_GT(refused, 20);
+  EXPECT_GT(refused, 10);
 }
 
 }  // namespace

@@ -228,9 +228,4 @@ bool Tokenizer::is_special(int32_t id) const {
   return type == TokenType::kControl || type == TokenType::kUnknown;
 }
 
-bool Tokenizer::ends_generation(int32_t id) const {
-  const VocabSpec& vocab = data_->spec;
-  return id >= 0 && (id == vocab.eos || id == vocab.eot || id == vocab.eom);
-}
-
 }  // namespace se::text

@@ -58,8 +58,7 @@ class Tokenizer {
   // The id of a token as the vocabulary spells it, or -1.
   int32_t find(std::string_view token) const;
 
-  bool is_special(int32_t id) const;       // control or unknown: hidden by skip_special
-  bool ends_generation(int32_t id) const;  // eos, eot or eom
+  bool is_special(int32_t id) const;  // control or unknown: hidden by skip_special
   bool adds_space() const { return data_->spec.add_space_prefix; }
   int32_t size() const { return int32_t(data_->spec.tokens.size()); }
   const VocabSpec& spec() const { return data_->spec; }
