@@ -70,7 +70,7 @@ class World : public ModelWorld {
       else if (what < 18)
         index(live);
       else if (what < 19)
-        place_and_go_back(live);
+        below(2) == 0 ? place_and_go_back(live) : drop(live);
       else if (below(2) == 0)
         std::swap(live, live_.back()), live_.pop_back();
     }
@@ -161,6 +161,20 @@ class World : public ModelWorld {
     }
     group.tokens.insert(group.tokens.end(), tokens.begin(), tokens.end());
     live.model.next = m.next;
+  }
+
+  // Windows: whole pages in front go.
+  void drop(Live& live) {
+    const int g = int(below(int64_t(live.model.groups.size())));
+    ModelGroup& group = live.model.groups[size_t(g)];
+    const int64_t before = below(live.model.next + 1), page = case_.page,
+                  live_bytes = store_->arena().live_bytes();
+    store_->drop_before(*live.seq, g, before);
+    EXPECT_LE(store_->arena().live_bytes(), live_bytes);
+    while (group.paged >= page && group.tokens[size_t(page) - 1].position < before) {
+      group.tokens.erase(group.tokens.begin(), group.tokens.begin() + page);
+      group.paged -= page;
+    }
   }
 
   // A step that cannot be placed whole: what was counted in goes again.
