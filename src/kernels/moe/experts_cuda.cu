@@ -15,7 +15,7 @@ namespace se::cuda {
 namespace {
 
 constexpr int kUpWarps = 8, kDownWarps = 16, kMostTasks = kMoeExperts + kMoeRows * kMoeChosen / kMoeTaskPairs;
-constexpr int kMostShared = 200 << 10, kMostHeld = 80 << 10, kPad = 8;
+constexpr int kMostShared = 200 << 10, kMostHeld = 90 << 10, kPad = 8;
 constexpr float kShrink = 0x1p-6f, kGrow = 0x1p6f;  // of the product, so that halves hold it
 
 // Four k-steps of 16: 16 codes of a row each for rows g and g + 8, and the activations' permuted alike.
@@ -76,12 +76,12 @@ __device__ __forceinline__ void use_chunk(float (&all)[4], const Chunk& x, const
   }
 }
 
-// kWide: tiles of 8 pairs of a task. kHeld: h of all rows lies in shared memory.
-template <int kWide, bool kHeld>
+// kHeld: h of all rows lies in shared memory.
+template <bool kHeld>
 __global__ __launch_bounds__(kUpWarps * 32, 2) void up_kernel(const __grid_constant__ ExpertParams p) {
   extern __shared__ __align__(16) __half held_h[];  // [rows][k + kPad]
   __shared__ Tables tables;
-  __shared__ float sums[2][kUpWarps][16][8 * kWide + 1];
+  __shared__ float sums[2][kUpWarps][16][kMoeTaskPairs + 1];
   const int warps = blockDim.x / 32, lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4,
             c = lane % 4;
   pdl_wait();
@@ -130,25 +130,19 @@ __global__ __launch_bounds__(kUpWarps * 32, 2) void up_kernel(const __grid_const
     asm volatile("cp.async.wait_all;" ::: "memory");
     __syncthreads();
   }
-  float all[kWide][4] = {};
+  float all[4] = {};
   int parity = 0;
   const auto use = [&](Chunk& x) {
     const int from = tables.first[here.task], pairs = tables.first[here.task + 1] - from;
     const int k = here.chunk * 256, tile_row = here.row;
-#pragma unroll
-    for (int n = 0; n < kWide; ++n) {
-      if (n * 8 >= pairs) break;
-      const int row = tables.rows[from + min(n * 8 + g, pairs - 1)];
-      use_chunk(all[n], x, (kHeld ? held_h + row * (p.k + kPad) : p.h + int64_t(row) * p.k) + k + c * 16);
-    }
+    const int row = tables.rows[from + min(g, pairs - 1)];
+    use_chunk(all, x, (kHeld ? held_h + row * (p.k + kPad) : p.h + int64_t(row) * p.k) + k + c * 16);
     load(x);
     if (!advance(here)) return;
     auto& to = sums[parity];
     parity ^= 1;
 #pragma unroll
-    for (int n = 0; n < kWide; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) to[warp][i / 2 * 8 + g][n * 8 + 2 * c + i % 2] = all[n][i], all[n][i] = 0;
+    for (int i = 0; i < 4; ++i) to[warp][i / 2 * 8 + g][2 * c + i % 2] = all[i], all[i] = 0;
     __syncthreads();  // the other half of `sums` is free by the next one
     for (int i = threadIdx.x; i < 8 * pairs; i += blockDim.x) {
       const int m = i % 8, s = i / 8;
@@ -196,18 +190,15 @@ __global__ __launch_bounds__(kDownWarps * 32) void down_kernel(const __grid_cons
   };
   const auto use = [&](Chunk& x) {
     const int from = tables.first[here.task], pairs = tables.first[here.task + 1] - from, piece = here.piece;
-    for (int base = 0; base < pairs; base += 8) {
-      const int pair = tables.pairs[from + min(base + g, pairs - 1)];
-      float all[4] = {};
-      use_chunk(all, x, p.product + int64_t(pair) * p.inner + piece * 256 + c * 16);
-      if (base + 8 >= pairs) load(x);
+    const int pair = tables.pairs[from + min(g, pairs - 1)];
+    float all[4] = {};
+    use_chunk(all, x, p.product + int64_t(pair) * p.inner + piece * 256 + c * 16);
+    load(x);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {  // columns 2 c, 2 c + 1 are pairs base + 2 c, + 1
-        const int column = base + 2 * c + i;
-        if (column >= pairs) continue;
-        float* to = parts + (tables.pairs[from + column] * pieces + piece) * 16 + g;
-        to[0] = all[i], to[8] = all[2 + i];
-      }
+    for (int i = 0; i < 2; ++i) {  // columns 2 c, 2 c + 1 are the task's pairs
+      if (2 * c + i >= pairs) continue;
+      float* to = parts + (tables.pairs[from + 2 * c + i] * pieces + piece) * 16 + g;
+      to[0] = all[i], to[8] = all[2 + i];
     }
     advance(here);
   };
@@ -241,9 +232,9 @@ __global__ __launch_bounds__(kDownWarps * 32) void down_kernel(const __grid_cons
   }
 }
 
-template <int kWide, bool kHeld>
+template <bool kHeld>
 void start_up(const ExpertParams& p, Stream& stream) {
-  const auto kernel = up_kernel<kWide, kHeld>;
+  const auto kernel = up_kernel<kHeld>;
   const int warps = p.k / 256 % kUpWarps == 0 ? kUpWarps : kUpWarps / 2;
   const int bytes = kHeld ? p.rows * (p.k + kPad) * 2 : 0;
   static const int processors = [kernel] {
@@ -286,10 +277,7 @@ void moe_experts(const ExpertParams& params, Stream& stream) {
     return true;
   }();
   (void)once;
-  if (p.rows <= 8 && p.rows * (p.k + kPad) * 2 <= kMostHeld)
-    start_up<1, true>(p, stream);
-  else
-    p.rows <= 8 ? start_up<1, false>(p, stream) : start_up<2, false>(p, stream);
+  p.rows*(p.k + kPad) * 2 <= kMostHeld ? start_up<true>(p, stream) : start_up<false>(p, stream);
   launch(down_kernel, dim3(unsigned(p.k / 16)), kDownWarps * 32, down_bytes, stream.get(), p);
 }
 

@@ -17,8 +17,8 @@ class Stream;
 
 inline constexpr int kMoeRows = 64, kMoeChosen = 8, kMoeExperts = 256;
 
-// The result of routing. Pair r * top_k + j is the j-th best expert of row r. A task is up to 16 pairs of one
-// expert: most experts that were chosen are one task.
+// The result of routing. Pair r * top_k + j is the j-th best expert of row r. A task is up to 8 pairs of one
+// expert: most experts that were chosen are one task. `tasks` and `first` are written whole.
 struct Routing {
   float* weight = nullptr;    // f32 [rows * top_k]
   int32_t* expert = nullptr;  // i32 [rows * top_k]
@@ -26,7 +26,7 @@ struct Routing {
   int32_t* first = nullptr;   // i32 [1 + moe_tasks()]  task t has pairs[first[t]] .. pairs[first[t + 1]]
   int32_t* pairs = nullptr;   // i32 [rows * top_k] by expert, then row
 };
-inline constexpr int kMoeTaskPairs = 16;
+inline constexpr int kMoeTaskPairs = 8;
 inline int moe_tasks(int rows, int experts, int top_k) {  // the most there can be
   const int pairs = rows * top_k;
   return (pairs < experts ? pairs : experts) + pairs / kMoeTaskPairs;

@@ -98,6 +98,9 @@ __device__ void list(const RouteParams& p, const int32_t* chosen, int* carry) {
     p.out.tasks[1 + (before & 0xffff) + t] = e;
     p.out.first[(before & 0xffff) + t] = at + t * kMoeTaskPairs;
   }
+  const int tasks = all & 0xffff;
+  for (int t = tasks + e; t < min(pairs, p.experts) + pairs / kMoeTaskPairs; t += kThreads)
+    p.out.tasks[1 + t] = 0, p.out.first[1 + t] = pairs;  // no such tasks
   for (int i = 0; i < pairs && count > 0; ++i)
     if (chosen[i] == e) p.out.pairs[at++] = i;
 }
