@@ -64,14 +64,19 @@ void time_chain(Bench& b, const ChainWeights& w, const ChainCase& c, bool by_op)
 
 void layer_cases(Bench& b) {
   const ChainWeights w(ChainModel{}, b);
+  ChainCase c;
   for (const int rows : {1, 3, 8, 48}) {
-    const bool by_op = true;
+    c.rows = rows, c.layer_major = true;
     if (rows <= 8) {
-      time_chain(b, w, {rows, 131072, 128, 128, true}, by_op);
-      if (rows <= 3) time_chain(b, w, {rows, 131072, 128, 256, true}, by_op);
-      time_chain(b, w, {rows, 131072, 0, 4096, true}, false);
+      c.tokens = 131072, c.chosen = 128, c.split = rows == 1 ? 128 : 256;
+      time_chain(b, w, c, true);
+      c.layer_major = false;
+      if (rows <= 3) time_chain(b, w, c, false);
+      c.chosen = 0, c.split = 4096, c.layer_major = true;
+      time_chain(b, w, c, false);
     }
-    time_chain(b, w, {rows, 8192, 0, 256, true}, by_op);
+    c.tokens = 8192, c.chosen = 0, c.split = rows <= 3 ? 256 : 1024;
+    time_chain(b, w, c, true);
   }
 }
 

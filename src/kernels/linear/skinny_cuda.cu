@@ -40,8 +40,8 @@ struct Config {
 };
 
 template <bool kFp8, int kWide, int kTall, Input kInput, bool kAlone>
-__global__ __launch_bounds__(kMostWarps * 32,
-                             kInput <= kFloats ? 2 : 1) void skinny_kernel(const __grid_constant__ SkinnyParams p, int chunks) {
+__global__ __launch_bounds__(kMostWarps * 32, kInput <= kFloats ? 2 : 1) void skinny_kernel(
+    const __grid_constant__ SkinnyParams p, int chunks) {
   using C = Config<kFp8, kWide, kTall, kInput>;
   using T = std::conditional_t<kFp8, __half, __nv_bfloat16>;
   constexpr int kM = C::kM, kN = C::kN;
