@@ -88,6 +88,7 @@ void moe_experts(const TensorView& x,
            to_string(ids),
            to_string(weights),
            x.shape[0]);
+  if (x.shape[0] == 0) return;
   const Plan plan = by_expert(ids, weights, int64_t(experts.size()));
   std::memset(out.data, 0, size_t(out.numel()) * sizeof(float));
   for (size_t e = 0; e < experts.size(); ++e) {

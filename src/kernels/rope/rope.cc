@@ -7,6 +7,7 @@
 
 #include "device/cpu/thread_pool.h"
 #include "kernels/rmsnorm/rmsnorm_routines.h"
+#include "kernels/rope/rope_scaling.h"
 
 namespace se {
 namespace {
@@ -101,14 +102,6 @@ void qk_norm_rope(
   });
 }
 
-std::vector<float> rope_frequencies(int dim, double theta, double linear, const float* divisors) {
-  SE_CHECK(dim > 0 && dim % 2 == 0, "rope_frequencies: {} rotary channels", dim);
-  std::vector<float> f(size_t(dim) / 2);
-  for (size_t i = 0; i < f.size(); ++i) {
-    const double divisor = divisors ? double(divisors[i]) : 1;
-    f[i] = float(std::pow(theta, -2.0 * double(i) / dim) / divisor / linear);
-  }
-  return f;
-}
+std::vector<float> rope_frequencies(int dim, double theta) { return rope_table(dim, theta, {}).frequencies; }
 
 }  // namespace se

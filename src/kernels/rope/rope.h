@@ -13,11 +13,8 @@ namespace se {
 void qk_norm_rope(
     const TensorView& q, const TensorView& k, const QkTransform& t, const TensorView& pos, Stream& stream);
 
-// Inverse frequencies theta^(-2i/dim), i < dim / 2, computed in double, stored as f32; divided by `divisors`
-// [dim / 2] if given (GGUF rope_freqs) and by `linear` (linear scaling).
-std::vector<float> rope_frequencies(int dim,
-                                    double theta,
-                                    double linear = 1,
-                                    const float* divisors = nullptr);
+// Inverse frequencies theta^(-2i/dim), i < dim / 2, computed in double, stored as f32: rope_table without
+// scaling.
+std::vector<float> rope_frequencies(int dim, double theta);
 
 }  // namespace se

@@ -88,6 +88,7 @@ TEST(RopeScaling, LinearDividesAndDivisorsDivide) {
   s.kind = Kind::kLinear, s.factor = 8;
   expect_regions(rope_table(64, 1e6, s), 1e6, 8, 0, 0);
   expect_regions(rope_table(64, 1e6, {}), 1e6, 1, 32, 32);
+  EXPECT_EQ(rope_table(64, 1e6, {}).frequencies[0], 1.0f);
   std::vector<float> divisors(32, 1.f);
   divisors[31] = 32;
   const RopeTable t = rope_table(64, 500000, {}, divisors.data());

@@ -162,18 +162,5 @@ TEST(Rope, ATokenDependsOnItselfAloneWhateverTheThreads) {
   EXPECT_EQ(runs[0], runs[1]);
 }
 
-// Test vectors of spec/models.md 2.3.2 (theta 500000, d 64); a divisor divides.
-TEST(RopeFrequencies, AreThePowersInDoubleDividedAsAsked) {
-  const auto f = rope_frequencies(64, 500000);
-  EXPECT_EQ(f.size(), 32u);
-  EXPECT_EQ(f[0], 1.0f);
-  EXPECT_FLOAT_EQ(f[1], 0.663601238f);
-  EXPECT_FLOAT_EQ(rope_frequencies(64, 500000, 32)[31], 9.41830673e-08f);
-  std::vector<float> divisors(32, 1);
-  divisors[31] = 32;
-  EXPECT_FLOAT_EQ(rope_frequencies(64, 500000, 1, divisors.data())[31], 9.41830673e-08f);
-  EXPECT_FLOAT_EQ(rope_frequencies(64, 500000, 1, divisors.data())[1], 0.663601238f);
-}
-
 }  // namespace
 }  // namespace se

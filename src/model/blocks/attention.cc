@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/fmt.h"
 
@@ -71,13 +72,16 @@ Result<QkTransform> read_rope(
           .bad(format("has a frequency divisor {}, expected > 0", d));
     }
   }
-  const RopeTable table = rope_table(r.dim, theta, parameters(r), divisors.ptr<float>());
+  RopeParameters p = parameters(r);
+  // In folders the factor is the amplitude, in GGUF files it multiplies that of the formula.
+  const double more = file.gguf() != nullptr ? std::exchange(p.attention_factor, 0) : 0;
+  const RopeTable table = rope_table(r.dim, theta, p, divisors.ptr<float>());
   const int64_t pairs = int64_t(table.frequencies.size());
   SE_ASSIGN(std::byte * owned, file.own(pairs * int64_t(sizeof(float))));
   QkTransform t;
   t.rope = TensorView::of(owned, DType::kF32, {pairs});
   std::copy(table.frequencies.begin(), table.frequencies.end(), t.rope.ptr<float>());
-  t.amplitude = table.amplitude, t.interleaved = r.interleaved;
+  t.amplitude = table.amplitude * (more > 0 ? float(more) : 1.0f), t.interleaved = r.interleaved;
   t.eps = float(file.config().norm_eps);
   return t;
 }

@@ -69,7 +69,7 @@ Result<Frame> read_frame(const ModelFile& file, Weights& tensors, double default
   Frame f;
   f.shape = describe_file(file);
   f.shape.norm_eps = float(h.norm_eps), f.shape.rope_theta = h.rope.theta.value_or(default_theta);
-  f.shape.tied = h.tied.value_or(!tensors.has("output.weight"));
+  f.shape.tied = h.tied.value_or(true) && !tensors.has("output.weight");
   SE_ASSIGN(f.embedding, tensors.table("token_embd.weight", f.shape.vocab, f.shape.hidden));
   SE_ASSIGN(f.head,
             tensors.projection(

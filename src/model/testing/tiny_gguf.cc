@@ -81,8 +81,10 @@ class Converter {
     w_.set(key("rope.scaling.factor"), r.at("factor").get<float>());
     if (type != "yarn") return;
     set("rope.scaling.original_context_length", r.at("original_max_position_embeddings").get<int64_t>());
-    if (r.contains("attention_factor"))
-      w_.set(key("rope.scaling.attn_factor"), r.at("attention_factor").get<float>());
+    if (r.contains("attention_factor")) {  // in files of the formula's
+      const double formula = 0.1 * std::log(r.at("factor").get<double>()) + 1;
+      w_.set(key("rope.scaling.attn_factor"), float(r.at("attention_factor").get<double>() / formula));
+    }
     if (r.contains("mscale_all_dim"))
       w_.set(key("rope.scaling.yarn_log_multiplier"), 0.1f * r.at("mscale_all_dim").get<float>());
   }
