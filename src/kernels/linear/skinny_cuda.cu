@@ -16,11 +16,12 @@
 namespace se::cuda {
 namespace {
 
-constexpr int kMostWarps = 8, kPad = 8, kMostShared = 226 << 10;
+constexpr int kMostWarps = 8, kPad = 8, kMostShared = 226 << 10, kLong = 65536;
 
 enum Input {
   kOneRow,  // f32, one row
-  kFloats,  // f32, up to 8 rows: rounded into shared memory, normalised on the way if wanted
+  kPairs,   // f32, up to 8 rows: rounded two at a time (fewer registers: long w)
+  kFloats,  // f32, up to 8 rows, four at a time: rounded into shared memory, normalised on the way if wanted
   kHeld,    // 16 bits, all rows into shared memory
   kThere    // 16 bits, read where they are
 };
@@ -91,8 +92,8 @@ __global__ __launch_bounds__(kMostWarps * 32, kInput <= kFloats ? 2 : 1) void sk
   pdl_wait();
   pdl_release();
 
-  if constexpr (kInput == kOneRow || kInput == kFloats) {
-    constexpr int kGroup = kInput == kOneRow ? 1 : 4;
+  if constexpr (kInput <= kFloats) {
+    constexpr int kGroup = kInput == kOneRow ? 1 : kInput == kPairs ? 2 : 4;
     for (int r0 = 0; r0 < p.rows; r0 += kGroup) {
       take_rows<kGroup>(p.x, p.k, r0, p.rows, p.norm, p.eps, sums, [&](int r, int at, const float4& v) {
         uint2 high, rest;
@@ -252,13 +253,14 @@ template <bool kFp8, int kWide>
 void start_wide(const SkinnyParams& p, Stream& stream) {
   using C = Config<kFp8, kWide, 2, kHeld>;
   const bool fits = C::shared_bytes(p.k, p.rows, kMostWarps, true) <= kMostShared;
-  if (fits && p.n >= 65536) return start<kFp8, kWide, 2, kHeld, true>(p, stream);
+  if (fits && p.n >= kLong) return start<kFp8, kWide, 2, kHeld, true>(p, stream);
   start<kFp8, kWide, 2, kThere, false>(p, stream);
 }
 
 template <bool kFp8>
 void choose(const SkinnyParams& p, Stream& stream) {
   if (p.x && p.rows == 1) return start<kFp8, 1, 1, kOneRow, false>(p, stream);
+  if (p.x && p.rows <= 8 && p.n >= kLong) return start<kFp8, 1, 1, kPairs, false>(p, stream);
   if (p.x && p.rows <= 8) return start<kFp8, 1, 1, kFloats, false>(p, stream);
   if (!p.x16) wrong(p);
   if (p.rows <= 8) return start<kFp8, 1, 1, kThere, false>(p, stream);
