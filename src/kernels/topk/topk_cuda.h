@@ -9,8 +9,8 @@ class Stream;
 
 struct TopKParams {
   const float* score = nullptr;  // f32 [rows, ..], row r at score + r * score_row, 16-byte aligned rows
-  int64_t score_row = 0;  // all of it readable, whatever n
-  const int32_t* n = nullptr;  // i32 [rows] scores of a row (device)
+  int64_t score_row = 0;         // all of it readable, whatever n
+  const int32_t* n = nullptr;    // i32 [rows] scores of a row (device)
   int rows = 0, k = 0;
   int32_t* index = nullptr;  // i32 [rows, ..] ascending; the first min(k, n) of a row are written
   int64_t index_row = 0;
