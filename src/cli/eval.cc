@@ -69,6 +69,7 @@ void add_eval(CLI::App& app, Status& status) {
       ->delimiter(',');
   c->add_option("--plan", o.plans, "KV plan (may be repeated); dense runs in any case")->take_all();
   c->add_option("--length", o.lengths, "prompt tokens (a,b,...; default 2048)")->delimiter(',');
+  c->add_option("--text-length", o.text_length, "prompt tokens of ppl, kld, recall (default: --length)");
   c->add_option("--samples", o.samples, "of each suite and length; needle: one for each depth (default 10)");
   c->add_option(
       "--continue", o.continue_by, "ppl, kld, recall: tokens compared after the prompt (default 64)");

@@ -16,6 +16,7 @@ struct EvalOptions {
   std::vector<Suite> suites;
   std::vector<std::string> plans;  // canonical or not; dense is added in front if it is missing
   std::vector<int64_t> lengths{2048};
+  int64_t text_length = 0;   // prompt tokens of ppl, kld, recall; 0: as the others
   int64_t samples = 10;      // of each suite and length; needle: also the number of depths
   int64_t continue_by = 64;  // ppl, kld, recall: tokens that are forced and compared
   uint64_t seed = 1;

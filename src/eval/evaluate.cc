@@ -210,10 +210,15 @@ struct Run {
     return out;
   }
 
+  std::vector<int64_t> lengths(const std::string& suite) const {
+    if (suite == "text" && options.text_length > 0) return {options.text_length};
+    return options.lengths;
+  }
+
   Status all(std::vector<std::string> suites) {
     for (int pass = 0; pass < 2; ++pass) {  // count, then run
       for (const std::string& suite : suites) {
-        for (int64_t length : options.lengths) {
+        for (int64_t length : lengths(suite)) {
           for (int64_t n = 0; n < options.samples; ++n) {
             const std::vector<std::string> todo = missing(suite, length, n);
             if (pass == 0) total += int64_t(todo.size());
@@ -234,7 +239,9 @@ Status check(const Engine& engine, const EvalOptions& o) {
   if (o.suites.empty()) return invalid("no suite to run");
   if (o.samples < 1) return invalid(format("{} samples: at least 1", o.samples));
   if (o.continue_by < 1) return invalid(format("{} tokens to compare: at least 1", o.continue_by));
-  for (int64_t length : o.lengths) {
+  std::vector<int64_t> lengths = o.lengths;
+  if (o.text_length != 0) lengths.push_back(o.text_length);
+  for (int64_t length : lengths) {
     const int64_t most = engine.info().context - std::max<int64_t>(64, o.continue_by);
     if (length < 64 || length > most)
       return invalid(format(

@@ -59,8 +59,10 @@ inline void split_nibbles(const __m256i* packed, __m256i* low, __m256i* high) {
   }
 }
 
+// Block b of 32 values of eight rows.
 template <BlockType kType>
-inline void load_block(const uint8_t* const* rows, int64_t offset, Turned& w) {
+inline void load_block(const uint8_t* const* rows, int64_t b, Turned& w) {
+  const int64_t offset = b * (kType == BlockType::kQ4_0 ? 18 : kType == BlockType::kQ4_1 ? 20 : 34);
   __m256i packed[4];
   if constexpr (kType == BlockType::kQ4_1) {
     turn(rows, offset + 4, packed);
@@ -86,6 +88,52 @@ inline void load_block(const uint8_t* const* rows, int64_t offset, Turned& w) {
   }
 }
 
+// The lanes of `fifth` hold one bit for each of a row's 32 values; those of dword k go to bit 4 of its bytes.
+inline __m256i fifth_bits(__m256i fifth, int k) {
+  const __m256i four =
+      _mm256_and_si256(_mm256_srl_epi32(fifth, _mm_cvtsi32_si128(4 * k)), _mm256_set1_epi32(15));
+  const __m256i spread =
+      _mm256_mullo_epi32(four, _mm256_set1_epi32(0x204081));  // bit i to bit 8 i, and others
+  return _mm256_slli_epi32(_mm256_and_si256(spread, _mm256_set1_epi32(0x01010101)), 4);
+}
+
+template <>
+inline void load_block<BlockType::kQ5_0>(const uint8_t* const* rows, int64_t b, Turned& w) {
+  const int64_t offset = b * 22;
+  __m256i packed[4];
+  turn(rows, offset + 6, packed);
+  split_nibbles(packed, w.q, w.q + 4);
+  const auto at = [&](int r) { return dword_at(rows[r] + offset + 2); };
+  const __m256i fifth = _mm256_setr_epi32(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7));
+  for (int k = 0; k < 8; ++k) w.q[k] = _mm256_or_si256(w.q[k], fifth_bits(fifth, k));
+  w.d = halves(rows, offset);
+  w.m = _mm256_mul_ps(_mm256_set1_ps(-16.0f), w.d);
+}
+
+// An eighth of a block of 256: its 32 bytes hold the next eighth in the other nibbles.
+template <>
+inline void load_block<BlockType::kQ4_K>(const uint8_t* const* rows, int64_t b, Turned& w) {
+  const int64_t offset = b / 8 * 144;
+  const int j = int(b % 8);
+  alignas(32) int32_t scale[8], min[8];
+  for (int r = 0; r < 8; ++r) {
+    const uint8_t* s = rows[r] + offset + 4;
+    scale[r] = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | (s[j - 4] >> 6 << 4);
+    min[r] = j < 4 ? s[j + 4] & 63 : s[j + 4] >> 4 | (s[j] >> 6 << 4);
+  }
+  const auto floats = [](const int32_t* v) {
+    return _mm256_cvtepi32_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(v)));
+  };
+  w.d = _mm256_mul_ps(halves(rows, offset), floats(scale));
+  const __m256 m = _mm256_mul_ps(halves(rows, offset + 2), floats(min));
+  w.m = _mm256_xor_ps(m, _mm256_set1_ps(-0.0f));
+  for (int half = 0; half < 2; ++half) {
+    turn(rows, offset + 16 + j / 2 * 32 + 16 * half, w.q + 4 * half);
+    for (int k = 4 * half; k < 4 * half + 4; ++k)
+      w.q[k] = _mm256_and_si256(_mm256_srl_epi16(w.q[k], _mm_cvtsi32_si128(j % 2 * 4)), _mm256_set1_epi8(15));
+  }
+}
+
 inline __m256i four_bytes(const int8_t* x) {
   return _mm256_set1_epi32(dword_at(reinterpret_cast<const uint8_t*>(x)));
 }
@@ -107,9 +155,17 @@ inline void finish(const Turned& w, const Activations& x, int64_t at, __m256i su
 template <BlockType kType>
 inline void one_plane(const Turned& w, const Activations& x, int64_t at, float* acc) {
   const int8_t* q = x.q + at * kBlock;
-  __m256i s = _mm256_maddubs_epi16(w.q[0], four_bytes(q));
-  for (int k = 1; k < 8; ++k) s = _mm256_add_epi16(s, _mm256_maddubs_epi16(w.q[k], four_bytes(q + 4 * k)));
-  finish<kType>(w, x, at, _mm256_madd_epi16(s, _mm256_set1_epi16(1)), acc);
+  const auto product = [&](int k) { return _mm256_maddubs_epi16(w.q[k], four_bytes(q + 4 * k)); };
+  const __m256i ones = _mm256_set1_epi16(1);
+  if constexpr (kType == BlockType::kQ5_0) {  // 31 * 127 * 2 * 4 < 2^15: half a block in i16
+    __m256i s = product(0), u = product(4);
+    for (int k = 1; k < 4; ++k) s = _mm256_add_epi16(s, product(k)), u = _mm256_add_epi16(u, product(4 + k));
+    finish<kType>(w, x, at, _mm256_add_epi32(_mm256_madd_epi16(s, ones), _mm256_madd_epi16(u, ones)), acc);
+  } else {
+    __m256i s = product(0);
+    for (int k = 1; k < 8; ++k) s = _mm256_add_epi16(s, product(k));
+    finish<kType>(w, x, at, _mm256_madd_epi16(s, ones), acc);
+  }
 }
 
 // Two planes: the block stays in memory, and its loads and those of the tokens are shared.
@@ -138,7 +194,8 @@ inline __m256i first_lanes(int64_t n) {
 }
 
 // Rows [row, row + n), n <= 8, of tokens [begin, end).
-template <BlockType kType, int kBytes>
+// kBytes for kPer blocks of 32.
+template <BlockType kType, int kBytes, int kPer = 1>
 void eight_rows(const Rows& w,
                 int64_t row,
                 int64_t n,
@@ -155,9 +212,9 @@ void eight_rows(const Rows& w,
   for (int64_t b = 0; b < x.blocks; ++b) {
     // Eight short rows are more streams than the hardware follows: ask for the same place in the next eight.
     for (int r = 0; r < 8; ++r)
-      _mm_prefetch(reinterpret_cast<const char*>(rows[r] + next + b * kBytes), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(rows[r] + next + b * kBytes / kPer), _MM_HINT_T0);
     Turned block;
-    load_block<kType>(rows, b * kBytes, block);
+    load_block<kType>(rows, b, block);
     const int64_t at = b * x.tokens;
     int64_t t = begin;
     if constexpr (kType == BlockType::kQ8_0) {
@@ -175,10 +232,10 @@ void eight_rows(const Rows& w,
   }
 }
 
-template <BlockType kType, int kBytes>
+template <BlockType kType, int kBytes, int kPer = 1>
 void rows_of(const Rows& w, const Activations& x, int64_t begin, int64_t end, const Output& y) {
   for (int64_t row = w.begin; row < w.end; row += 8)
-    eight_rows<kType, kBytes>(w, row, w.end - row < 8 ? w.end - row : 8, x, begin, end, y);
+    eight_rows<kType, kBytes, kPer>(w, row, w.end - row < 8 ? w.end - row : 8, x, begin, end, y);
 }
 
 }  // namespace
@@ -190,7 +247,11 @@ void block_rows(
       return rows_of<BlockType::kQ4_0, 18>(w, x, begin, end, y);
     case BlockType::kQ4_1:
       return rows_of<BlockType::kQ4_1, 20>(w, x, begin, end, y);
-    default:
+    case BlockType::kQ5_0:
+      return rows_of<BlockType::kQ5_0, 22>(w, x, begin, end, y);
+    case BlockType::kQ4_K:
+      return rows_of<BlockType::kQ4_K, 144, 8>(w, x, begin, end, y);
+    case BlockType::kQ8_0:
       return rows_of<BlockType::kQ8_0, 34>(w, x, begin, end, y);
   }
 }

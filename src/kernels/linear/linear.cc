@@ -30,8 +30,12 @@ std::optional<BlockType> block_type(DType dtype) {
       return BlockType::kQ4_0;
     case DType::kQ4_1:
       return BlockType::kQ4_1;
+    case DType::kQ5_0:
+      return BlockType::kQ5_0;
     case DType::kQ8_0:
       return BlockType::kQ8_0;
+    case DType::kQ4_K:
+      return BlockType::kQ4_K;
     default:
       return std::nullopt;
   }

@@ -31,8 +31,21 @@ void quantise(const float* x, int64_t begin, int64_t end, const Activations& a) 
   }
 }
 
-int64_t block_bytes(BlockType type) {
-  return type == BlockType::kQ4_0 ? 18 : type == BlockType::kQ4_1 ? 20 : 34;
+// Where block b of 32 values begins in a row; of Q4_K: the 256 values it is part of.
+int64_t block_offset(BlockType type, int64_t b) {
+  switch (type) {
+    case BlockType::kQ4_0:
+      return b * 18;
+    case BlockType::kQ4_1:
+      return b * 20;
+    case BlockType::kQ5_0:
+      return b * 22;
+    case BlockType::kQ4_K:
+      return b / 8 * 144;
+    case BlockType::kQ8_0:
+      break;
+  }
+  return b * 34;
 }
 
 struct WeightBlock {
@@ -50,10 +63,32 @@ void nibbles(const uint8_t* b, WeightBlock& w) {
   for (int i = 0; i < 16; ++i) w.q[i] = b[i] & 15, w.q[16 + i] = b[i] >> 4;
 }
 
-WeightBlock read_block(BlockType type, const uint8_t* b) {
+// Eighth j of a block of Q4_K: 6-bit scale and min (spec/models.md 8.3), nibbles of 32 bytes shared by two
+// eighths.
+void read_eighth(const uint8_t* b, int j, WeightBlock& w) {
+  const uint8_t* s = b + 4;
+  const int scale = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | (s[j - 4] >> 6 << 4);
+  const int min = j < 4 ? s[j + 4] & 63 : s[j + 4] >> 4 | (s[j] >> 6 << 4);
+  w.m = -(half_at(b + 2) * float(min));
+  w.d = half_at(b) * float(scale);
+  for (int i = 0; i < kBlock; ++i) w.q[i] = b[16 + j / 2 * 32 + i] >> (j % 2 * 4) & 15;
+}
+
+WeightBlock read_block(BlockType type, const uint8_t* b, int eighth) {
   WeightBlock w;
   w.d = half_at(b);
   switch (type) {
+    case BlockType::kQ4_K:
+      read_eighth(b, eighth, w);
+      break;
+    case BlockType::kQ5_0: {
+      uint32_t fifth;
+      std::memcpy(&fifth, b + 2, 4);
+      w.m = -16 * w.d;
+      nibbles(b + 6, w);
+      for (int i = 0; i < kBlock; ++i) w.q[i] |= int(fifth >> i & 1) << 4;
+      break;
+    }
     case BlockType::kQ4_0:
       w.m = -8 * w.d;
       nibbles(b + 2, w);
@@ -70,13 +105,12 @@ WeightBlock read_block(BlockType type, const uint8_t* b) {
 
 void block_rows(
     BlockType type, const Rows& w, const Activations& x, int64_t begin, int64_t end, const Output& y) {
-  const int64_t bytes = block_bytes(type);
   float acc[kMaxTokens];
   for (int64_t row = w.begin; row < w.end; ++row) {
     std::memset(acc, 0, sizeof acc);
     const uint8_t* p = static_cast<const uint8_t*>(w.data) + row * w.stride;
     for (int64_t b = 0; b < x.blocks; ++b) {
-      const WeightBlock block = read_block(type, p + b * bytes);
+      const WeightBlock block = read_block(type, p + block_offset(type, b), int(b % 8));
       for (int64_t t = begin; t < end; ++t) {
         const int64_t at = b * x.tokens + t;
         int sum = 0;

@@ -3,11 +3,11 @@
 //
 // Both levels define a dot product by its order alone, so that any tile, thread or instruction set gives the
 // same bits:
-//   blocks (kDefault, Q4_0, Q4_1, Q8_0): x is quantised per block of 32 to q = round(127 x / amax), d = amax
-//   / 127.
+//   blocks (kDefault, Q4_0, Q4_1, Q5_0, Q8_0, Q4_K): x is quantised per block of 32 to q = round(127 x /
+//   amax), d = amax / 127.
 //     acc = 0; for each block in order: acc = fma(m_w, d_x * sum q_x, acc) where the type has a minimum, then
-//     acc = fma(d_w * d_x, float(sum q_w q_x), acc), the sum an exact integer. Q4_0 is Q4_1 with m_w = -8
-//     d_w.
+//     acc = fma(d_w * d_x, float(sum q_w q_x), acc), the sum an exact integer. Q4_0 and Q5_0 are such
+//     types with m_w = -8 d_w and -16 d_w; Q4_K gives each 32 values d_w = d scale and m_w = -dmin min.
 //   floats (all else): lane l of 16 sums w[i] x[i], i % 16 = l, in order with fused steps; lanes fold by
 //   halves
 //     (l + 8, l + 4, l + 2, l + 1).
@@ -32,7 +32,7 @@ struct Activations {
   int32_t* sum = nullptr;  // [blocks, tokens] sum(q)
 };
 
-enum class BlockType : uint8_t { kQ4_0, kQ4_1, kQ8_0 };
+enum class BlockType : uint8_t { kQ4_0, kQ4_1, kQ5_0, kQ8_0, kQ4_K };
 
 struct Rows {
   const void* data = nullptr;  // row 0 of the matrix

@@ -149,7 +149,8 @@ TEST_P(ForEachType, ExactIsWithinTheDerivedBoundOfTheProductInDouble) {
 TEST_P(ForEachType, DefaultDiffersFromExactByTheRoundingOfActivationsAlone) {
   Problem p(GetParam(), 3, 19, 512);
   const auto exact = p.run(Compute::kExact), fast = p.run(Compute::kDefault);
-  if (p.dtype != DType::kQ4_0 && p.dtype != DType::kQ4_1 && p.dtype != DType::kQ8_0) {
+  if (p.dtype != DType::kQ4_0 && p.dtype != DType::kQ4_1 && p.dtype != DType::kQ5_0 &&
+      p.dtype != DType::kQ8_0 && p.dtype != DType::kQ4_K) {
     EXPECT_EQ(fast, exact);
     return;
   }
