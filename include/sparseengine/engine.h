@@ -137,6 +137,8 @@ struct ModelInfo {
   int layers = 0, threads = 0;
   int full_layers = 0;  // of them those with full attention: plans act on these, codecs on windowed ones too
   bool has_chat_template = false, exact = false;
+  Sampling
+      recommended;  // what the model's generation_config.json says, where it does; else the defaults above
 };
 
 struct ChatMessage {

@@ -56,9 +56,9 @@ Answer turn(Engine& engine, uint64_t session, Request request, Out& out) {
   return answer;
 }
 
-Status chat(ChatFlags& f) {
-  SE_TRY(f.sampling.read());
+Status chat(const ChatFlags& f) {
   SE_ASSIGN(const std::unique_ptr<Engine> engine, f.model.open());
+  SE_ASSIGN(const Sampling sampling, f.sampling.read(engine->info()));
   SE_ASSIGN(uint64_t session, engine->open_session(f.plan));
   const bool terminal = ::isatty(0) && ::isatty(1);
   if (terminal)
@@ -101,7 +101,7 @@ Status chat(ChatFlags& f) {
     messages.push_back({"user", line});
     Request r;
     SE_ASSIGN(r.ids, first ? engine->chat_ids(messages, true) : engine->chat_turn_ids(messages));
-    r.max_tokens = f.max_tokens, r.sampling = f.sampling.values;
+    r.max_tokens = f.max_tokens, r.sampling = sampling;
     Answer a = turn(*engine, session, std::move(r), out);
     if (a.finish == Finish::kError) {  // a turn that cannot be taken changes nothing: the talk goes on
       if (!terminal && failed.ok()) {

@@ -59,11 +59,14 @@ struct PromptFlags {  // -p -f --ids --system --raw, or standard input
 };
 
 struct SamplingFlags {  // --temp --top-k --top-p --min-p --seed, penalties, bias
-  Sampling values;
   void add(CLI::App& app);
-  Status read();  // of texts like --logit-bias 5=-100; values are checked by the engine
+  // What was given; the rest as the model recommends. Texts like --logit-bias 5=-100 are read here, values
+  // are checked by the engine.
+  Result<Sampling> read(const ModelInfo& model) const;
 
  private:
+  CLI::App* app_ = nullptr;
+  Sampling values_;
   std::vector<std::string> bias_;
 };
 

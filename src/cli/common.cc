@@ -76,37 +76,50 @@ Result<std::unique_ptr<Engine>> ModelFlags::open() const {
 }
 
 void SamplingFlags::add(CLI::App& app) {
-  app.add_option("--temp", values.temperature, "temperature; 0: greedy (default)");
-  app.add_option("--top-k", values.top_k, "sample among the k best; 0: off");
-  app.add_option("--top-p", values.top_p, "sample among the fewest tokens of this probability");
+  app_ = &app;
+  app.add_option("--temp",
+                 values_.temperature,
+                 "temperature; 0: greedy (default: what the model recommends, else greedy)");
+  app.add_option("--top-k", values_.top_k, "sample among the k best; 0: off");
+  app.add_option("--top-p", values_.top_p, "sample among the fewest tokens of this probability");
   app.add_option(
-      "--min-p", values.min_p, "sample among tokens of at least this share of the best one's probability");
-  app.add_option("--seed", values.seed, "seed of the random numbers");
+      "--min-p", values_.min_p, "sample among tokens of at least this share of the best one's probability");
+  app.add_option("--seed", values_.seed, "seed of the random numbers");
   app.add_option("--repetition-penalty",
-                 values.repetition_penalty,
+                 values_.repetition_penalty,
                  "over 1: tokens of prompt and answer become less likely; 1: off");
   app.add_option("--frequency-penalty",
-                 values.frequency_penalty,
+                 values_.frequency_penalty,
                  "taken off a token's logit for each time it was answered");
   app.add_option(
-      "--presence-penalty", values.presence_penalty, "taken off a token's logit once it was answered");
+      "--presence-penalty", values_.presence_penalty, "taken off a token's logit once it was answered");
   app.add_option("--logit-bias", bias_, "ID=VALUE, added to a token's logit, -100 to 100 (may be repeated)")
       ->take_all();
-  app.add_option("--bad-word", values.bad_words, "text that must not appear in the answer (may be repeated)")
+  app.add_option("--bad-word", values_.bad_words, "text that must not appear in the answer (may be repeated)")
       ->take_all();
-  app.add_option("--allowed-ids", values.allowed_ids, "only these token ids may be answered (a,b,...)")
+  app.add_option("--allowed-ids", values_.allowed_ids, "only these token ids may be answered (a,b,...)")
       ->delimiter(',');
 }
 
-Status SamplingFlags::read() {
+Result<Sampling> SamplingFlags::read(const ModelInfo& model) const {
+  Sampling s = values_;
+  const auto recommend = [&](const char* flag, auto& value, auto recommended) {
+    if (app_->count(flag) == 0) value = recommended;
+  };
+  const Sampling& r = model.recommended;
+  recommend("--temp", s.temperature, r.temperature);
+  recommend("--top-k", s.top_k, r.top_k);
+  recommend("--top-p", s.top_p, r.top_p);
+  recommend("--min-p", s.min_p, r.min_p);
+  recommend("--repetition-penalty", s.repetition_penalty, r.repetition_penalty);
   for (const std::string& text : bias_) {
     int id = 0, used = 0;
     float value = 0;
     if (std::sscanf(text.c_str(), "%d=%f%n", &id, &value, &used) != 2 || size_t(used) != text.size())
       return invalid(format("--logit-bias {}: expected ID=VALUE, like 13=-100", text));
-    values.logit_bias.emplace_back(id, value);
+    s.logit_bias.emplace_back(id, value);
   }
-  return ok();
+  return s;
 }
 
 Result<std::string> read_file(const std::string& path) {

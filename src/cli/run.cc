@@ -76,11 +76,11 @@ ordered_json answer_json(const Request& r, const Answer& a) {
 }
 
 Status run(RunFlags& f) {
-  SE_TRY(f.sampling.read());
   SE_ASSIGN(const std::unique_ptr<Engine> engine, f.model.open());
   Request& r = f.request;
   SE_ASSIGN(r.ids, f.prompt.read(*engine));
-  r.plan = f.plan, r.sampling = f.sampling.values;
+  SE_ASSIGN(r.sampling, f.sampling.read(engine->info()));
+  r.plan = f.plan;
   Out out;
   Progress progress("prompt", "tokens");
   Callbacks calls;

@@ -108,6 +108,12 @@ Result<std::unique_ptr<Engine>> Engine::open(EngineOptions options) {
   i.full_layers = e.model_kv.full_layers();
   i.layers = shape.layers, i.threads = threads, i.has_chat_template = e.chat_template.has_value();
   i.exact = options.exact;
+  const GenerationDefaults& d = e.checkpoint.file.defaults();
+  i.recommended.temperature = float(d.temperature.value_or(0));
+  i.recommended.top_k = int(d.top_k.value_or(0));
+  i.recommended.top_p = d.top_p.value_or(1) > 0 ? float(d.top_p.value_or(1)) : 1.0f;
+  i.recommended.min_p = float(d.min_p.value_or(0));
+  i.recommended.repetition_penalty = float(d.repetition_penalty.value_or(1));
   e.thread = std::thread([&e] { e.loop(); });
   return engine;
 }
