@@ -44,6 +44,10 @@ class InspectTest(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""), args)
         return done.stdout
 
+    def ids(self, path, *args):
+        return json.loads(self.good("run", "-m", path, "-p", "the cat", "-n", "12", "--raw", "--compute", "exact",
+                                    "--json", *args))["ids"]
+
     def facts(self, path, *args):
         return json.loads(self.good("inspect", "model", path, "--json", *args))
 
@@ -63,9 +67,18 @@ class InspectTest(unittest.TestCase):
         self.assertNotIn("error", other["tokenizer"])
 
     def test_both_containers_answer_the_same(self):
-        answers = [json.loads(self.good("run", "-m", path, "-p", "the cat", "-n", "12", "--raw", "--compute", "exact",
-                                        "--json")) for path in (self.gguf, self.folder)]
-        self.assertEqual(answers[0]["ids"], answers[1]["ids"])
+        answers = [self.ids(path, "--temp", "0") for path in (self.gguf, self.folder)]
+        self.assertEqual(answers[0], answers[1])
+
+    def test_sampling_starts_from_what_the_folder_recommends(self):
+        said = json.loads((self.folder / "generation_config.json").read_text())
+        self.assertGreater(said["temperature"], 0)
+        flags = {"temperature": "--temp", "top_k": "--top-k", "top_p": "--top-p", "min_p": "--min-p",
+                 "repetition_penalty": "--repetition-penalty"}
+        spelled = [x for key, flag in flags.items() if key in said for x in (flag, said[key])]
+        self.assertEqual(self.ids(self.folder), self.ids(self.folder, *spelled))
+        self.assertEqual(self.ids(self.folder), self.ids(self.gguf, *spelled))
+        self.assertEqual(self.ids(self.gguf), self.ids(self.gguf, "--temp", "0"))  # a file that says nothing
 
     def test_memory_is_what_the_plan_costs(self):
         kv = self.facts(self.gguf, "-c", "512,4k", "--plan", "dense", "--plan", PLAN)["kv"]
