@@ -117,8 +117,8 @@ class Driver final : public AttentionPort {
   Status commit_prompt(PlanSequence& seq);  // after the last layer: tables swap, indexes are built
   void abandon_prompt(PlanSequence& seq);   // cancelled: the sequence is as before the turn
 
-  // Called for every decode row and full-attention layer (empty: not at all) until it is replaced. Costs a pass over what
-  // was read where weights are wanted.
+  // Called for every decode row and full-attention layer (empty: not at all) until it is replaced. Costs a
+  // pass over what was read where weights are wanted.
   void trace(std::function<void(const KvRead&)> on_read, bool weights);
 
   int64_t bytes(const PlanSequence& seq) const;  // counted: pages it refers to, staged ones included

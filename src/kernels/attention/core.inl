@@ -174,8 +174,7 @@ inline void absorb_rows(float* s,
   const auto alone = [&](int r, int first, int last) {
     if (first >= last) return;
     const float* weights = s + r * kKeyBlock + first;
-    add_values<kType, 1>(
-        acc + r * stride, stride, kept + r, weights, values + first, last - first, dim);
+    add_values<kType, 1>(acc + r * stride, stride, kept + r, weights, values + first, last - first, dim);
     kept[r] = 1;
   };
   for (int r = 0; from && r < kRows; ++r) alone(r, from[r], begin);
