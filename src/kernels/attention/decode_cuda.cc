@@ -128,6 +128,11 @@ int64_t decode_workspace_bytes(const DecodePlan& plan, int rows, int kv_heads, i
 }
 
 DecodeParams decode_params(const AttendArgs& args, const AttentionPart& part) {
+  SE_CHECK(args.window == 0 && args.expanded == nullptr && part.v_in_k == 0,
+           "decode on the GPU takes neither windows nor latent heads yet (window {}, values in {} channels "
+           "of keys)",
+           args.window,
+           part.v_in_k);
   const DecodeType type = decode_type(part);
   const KvIndex& index = part.index;
   DecodeParams p;
