@@ -20,7 +20,7 @@ find_package(CLI11 REQUIRED)
 # Floating point is IEEE everywhere: no contraction unless a kernel writes the fma itself, no fast-math.
 add_library(se_flags INTERFACE)
 target_compile_options(se_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-maybe-uninitialized -Wno-restrict
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized -Wno-restrict>
     -ffp-contract=off -fno-math-errno>)
 if(SE_WERROR)
   target_compile_options(se_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
