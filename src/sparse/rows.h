@@ -35,7 +35,7 @@ inline void widen_row(DType dtype, const void* in, int64_t n, float* out) {
   const uint16_t* h = static_cast<const uint16_t*>(in);
   switch (dtype) {
     case DType::kF32:
-      std::memcpy(out, in, size_t(n) * 4);
+      if (n > 0) std::memcpy(out, in, size_t(n) * 4);
       return;
     case DType::kF16:
       for (int64_t i = 0; i < n; ++i) out[i] = f16_to_f32(h[i]);
@@ -52,7 +52,7 @@ inline void narrow_row(DType dtype, const float* in, int64_t n, void* out) {
   uint16_t* h = static_cast<uint16_t*>(out);
   switch (dtype) {
     case DType::kF32:
-      std::memcpy(out, in, size_t(n) * 4);
+      if (n > 0) std::memcpy(out, in, size_t(n) * 4);  // latent heads have no values: nothing, from nowhere
       return;
     case DType::kF16:
       for (int64_t i = 0; i < n; ++i) h[i] = f32_to_f16(in[i] > kTop ? kTop : in[i] < -kTop ? -kTop : in[i]);
