@@ -1,6 +1,8 @@
 // model/blocks/frame.h -- what every decoder has around its layers: embedding, final norm, head, and what the
 // KV side is told.
 #pragma once
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "model/blocks/work.h"
@@ -21,6 +23,28 @@ struct Frame {
   // As Model's functions of these names.
   void embed(std::span<const int32_t> ids, const TensorView& x, Stream& stream) const;
   void logits(const TensorView& x, const TensorView& logits, const Work& work) const;
+};
+
+// A model whose frame is all it has around its layers: families add `layer`. Immutable; any thread may call,
+// each with its own stream and arena.
+class FramedModel : public Model {
+ public:
+  const ModelShape& shape() const final { return frame_.shape; }
+  ModelKv kv(Compute compute) const final { return frame_.kv(compute); }
+  void embed(std::span<const int32_t> ids, const TensorView& x, Stream& stream) const final {
+    frame_.embed(ids, x, stream);
+  }
+  void head(const TensorView& x,
+            const TensorView& logits,
+            Compute compute,
+            Arena& scratch,
+            Stream& stream) const final {
+    frame_.logits(x, logits, {compute, scratch, stream});
+  }
+
+ protected:
+  explicit FramedModel(Frame frame) : frame_(std::move(frame)) {}
+  const Frame frame_;  // views into the file, as the weights are
 };
 
 // What a family computes beyond plain heads, full attention and a gated MLP; anything else that the file has

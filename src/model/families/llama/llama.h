@@ -18,32 +18,18 @@ struct LayerWeights {
   MlpWeights mlp;
 };
 
-// Immutable; any thread may call, each with its own stream and arena.
-class Llama final : public Model {
+class Llama final : public FramedModel {
  public:
   Llama(Frame frame, std::vector<LayerWeights> layers)
-      : frame_(std::move(frame)), layers_(std::move(layers)) {}
-  const ModelShape& shape() const override { return frame_.shape; }
-  ModelKv kv(Compute compute) const override { return frame_.kv(compute); }
-  void embed(std::span<const int32_t> ids, const TensorView& x, Stream& stream) const override {
-    frame_.embed(ids, x, stream);
-  }
+      : FramedModel(std::move(frame)), layers_(std::move(layers)) {}
   void layer(int layer,
              const TensorView& x,
              AttentionPort& port,
              Compute compute,
              Arena& scratch,
              Stream& stream) const override;
-  void head(const TensorView& x,
-            const TensorView& logits,
-            Compute compute,
-            Arena& scratch,
-            Stream& stream) const override {
-    frame_.logits(x, logits, {compute, scratch, stream});
-  }
 
  private:
-  Frame frame_;  // views into the file, as the weights are
   std::vector<LayerWeights> layers_;
 };
 
