@@ -48,7 +48,7 @@ struct WindowCase {
 class AttentionWindow : public ::testing::TestWithParam<WindowCase> {
  protected:
   void SetUp() override {
-    if (GetParam().isa > cpu::best_isa()) GTEST_SKIP();
+    if (GetParam().isa > cpu::best_isa()) GTEST_SKIP() << "no " << cpu::to_string(GetParam().isa);
     cpu::set_isa_for_test(GetParam().isa);
     shape_ = GetParam().shape;
   }

@@ -61,7 +61,7 @@ struct LatentCase {
 class Latent : public ::testing::TestWithParam<LatentCase> {
  protected:
   void SetUp() override {
-    if (GetParam().isa > cpu::best_isa()) GTEST_SKIP();
+    if (GetParam().isa > cpu::best_isa()) GTEST_SKIP() << "no " << cpu::to_string(GetParam().isa);
     cpu::set_isa_for_test(GetParam().isa);
   }
   void TearDown() override { cpu::set_isa_for_test(cpu::best_isa()); }
