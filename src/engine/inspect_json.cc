@@ -115,6 +115,7 @@ std::string facts_as_json(const ModelFacts& f, bool tensors) {
                  {"parameters", s.parameters},
                  {"weight_bytes", s.weight_bytes},
                  {"copied_bytes", f.loaded.file.owned_bytes()},
+                 {"packed_bytes", f.loaded.file.packed_bytes()},
                  {"weight_types", s.weight_types},
                  {"shape", shape_json(f.loaded.file.config(), s)},
                  {"tokenizer", text_json(f)}};

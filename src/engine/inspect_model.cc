@@ -62,7 +62,7 @@ Status price(const InspectModelOptions& options, ModelFacts& facts) {
 
 Result<std::string> inspect_model(const InspectModelOptions& options) {
   ModelFacts facts;
-  SE_ASSIGN(facts.loaded, load_model(options.model));
+  SE_ASSIGN(facts.loaded, load_model(options.model, LoadFor::kLook));
   for (const MappedFile* f : facts.loaded.file.files()) facts.file_bytes += f->bytes();
   facts.kv = facts.loaded.model->kv(Compute::kDefault);
   read_text(facts);

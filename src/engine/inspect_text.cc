@@ -1,6 +1,7 @@
 // The facts of `inspect model` for people.
 #include <algorithm>
 
+#include "device/cpu/isa.h"
 #include "engine/inspect_facts.h"
 
 namespace se {
@@ -100,8 +101,11 @@ std::string text_lines(const ModelFacts& f) {
 
 std::string memory_lines(const ModelFacts& f) {
   const int64_t owned = f.loaded.file.owned_bytes();
-  std::string weights =
-      size(double(f.loaded.model->shape().weight_bytes)) + ", used where they lie in the file";
+  std::string weights = size(double(f.loaded.model->shape().weight_bytes));
+  const int64_t packed = f.loaded.file.packed_bytes();
+  if (packed > 0)
+    weights += format(", {} in memory packed for {}", size(double(packed)), cpu::to_string(cpu::isa()));
+  weights += packed > 0 ? ", the rest used where it lies in the file" : ", used where they lie in the file";
   if (owned > 0) weights += format(", and {} in memory in another form", size(double(owned)));
   std::string kv = format("{} a token as {}", size(double(f.full_token_bytes)), to_string(f.kv.dtype));
   if (f.window_token_bytes > 0)

@@ -55,17 +55,21 @@ Result<Checkpoint> load(const std::string& path, const LoadProgress& progress) {
   const Status finite = check_finite(out.file, progress.report);
   SE_TRY(out.file.check());  // if the file is no longer what it was, that is the reason for all else
   SE_TRY(finite);
+  out.file.release_packed();
   return out;
 }
 
 }  // namespace
 
-Result<LoadedModel> load_model(const std::string& path) {
+Result<LoadedModel> load_model(const std::string& path, LoadFor purpose) {
   LoadedModel out;
   SE_ASSIGN(out.file, ModelFile::open(path, check_architecture));
   auto model = find_family(out.file.config().architecture)->load(out.file);
   SE_TRY(out.file.check());
   SE_ASSIGN(out.model, std::move(model));
+  if (purpose == LoadFor::kLook) return out;
+  out.file.pack();
+  SE_TRY(out.file.check());
   return out;
 }
 

@@ -39,17 +39,18 @@ struct LoadedModel {
 };
 
 // The weights of a GGUF file or a Hugging Face folder without vocabulary and template. Errors as
-// load_checkpoint.
-Result<LoadedModel> load_model(const std::string& path);
+// load_checkpoint. kLook: to look at, not to run; its weights are not packed.
+enum class LoadFor : uint8_t { kRun, kLook };
+Result<LoadedModel> load_model(const std::string& path, LoadFor purpose = LoadFor::kRun);
 
 // The text part of a file that is open. Whether the tokenizer is one we know is the text module's business.
 Result<CheckpointText> read_checkpoint_text(const ModelFile& file);
 
-// Opens a GGUF file or a Hugging Face folder and brings its weights into memory (they are used where they lie
-// in the mapping). Errors, one line each, naming the file and where in it: unreadable, not GGUF, truncated,
-// tensors outside the file or on each other's bytes, unknown types, wrong shapes, missing or unused tensors,
-// weights and scales that are no finite numbers, missing or contradictory keys, an architecture this build
-// lacks (names it and lists those it has).
+// Opens a GGUF file or a Hugging Face folder and brings its weights into memory: packed for this machine
+// (kernels/linear/linear.h), or else used where they lie in the mapping. Errors, one line each, naming the
+// file and where in it: unreadable, not GGUF, truncated, tensors outside the file or on each other's bytes,
+// unknown types, wrong shapes, missing or unused tensors, weights and scales that are no finite numbers,
+// missing or contradictory keys, an architecture this build lacks (names it and lists those it has).
 Result<Checkpoint> load_checkpoint(const std::string& path, const LoadProgress& progress = {});
 
 }  // namespace se

@@ -69,4 +69,10 @@ void MappedFile::prefetch(int64_t offset, int64_t bytes) const {
   (void)madvise(const_cast<uint8_t*>(data_) + begin, size_t(offset + bytes - begin), MADV_WILLNEED);
 }
 
+void MappedFile::release(int64_t offset, int64_t bytes) const {
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  const int64_t begin = (offset + page - 1) / page * page, end = (offset + bytes) / page * page;
+  if (begin < end) (void)madvise(const_cast<uint8_t*>(data_) + begin, size_t(end - begin), MADV_DONTNEED);
+}
+
 }  // namespace se

@@ -30,6 +30,8 @@ class MappedFile {
   Status check() const;
   // Asks the system to read [offset, offset + bytes) soon.
   void prefetch(int64_t offset, int64_t bytes) const;
+  // Takes the whole pages of [offset, offset + bytes) out of this process's memory until they are read again.
+  void release(int64_t offset, int64_t bytes) const;
 
  private:
   MappedFile() = default;

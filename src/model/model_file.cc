@@ -6,6 +6,8 @@
 #include <cstdlib>
 
 #include "base/fmt.h"
+#include "device/cpu/thread_pool.h"
+#include "kernels/linear/linear.h"
 #include "model/gguf_config.h"
 #include "model/hf/hf_folder.h"
 
@@ -55,6 +57,48 @@ Result<std::byte*> ModelFile::own(int64_t bytes) {
   owned_.emplace_back(static_cast<std::byte*>(p));
   owned_bytes_ += bytes;
   return owned_.back().get();
+}
+
+Result<std::byte*> ModelFile::pack_later(const TensorView& w, int64_t bytes) {
+  constexpr int64_t kPiece = int64_t(256) << 20, kAlign = 64;
+  const int64_t padded = (bytes + kAlign - 1) / kAlign * kAlign;
+  if (packed_.empty() || packed_used_ + padded > packed_.back().bytes()) {
+    auto piece = Buffer::allocate(std::max(padded, kPiece));
+    if (!piece.ok()) return exhausted(format("{}: no memory for {} bytes of packed weights", path_, padded));
+    packed_.push_back(piece.take());
+    packed_used_ = 0;
+  }
+  std::byte* to = reinterpret_cast<std::byte*>(packed_.back().data()) + packed_used_;
+  packed_used_ += padded, packed_bytes_ += bytes;
+  packings_.push_back({w, to});
+  return to;
+}
+
+void ModelFile::pack() {
+  constexpr int64_t kPanels = 32;  // of an item: some hundred KiB
+  std::vector<int64_t> first;      // item of each packing
+  int64_t items = 0;
+  for (const Packing& p : packings_) {
+    first.push_back(items);
+    items += (packed_panels(p.from) + kPanels - 1) / kPanels;
+  }
+  ThreadPool pool(int(std::clamp<int64_t>(items, 1, available_cores())));
+  pool.run(items, [&](int64_t item, int) {
+    const size_t i = size_t(std::upper_bound(first.begin(), first.end(), item) - first.begin()) - 1;
+    const Packing& p = packings_[i];
+    const int64_t begin = (item - first[i]) * kPanels;
+    se::pack(p.from, begin, std::min(begin + kPanels, packed_panels(p.from)), p.to);
+  });
+}
+
+void ModelFile::release_packed() const {
+  for (const Packing& p : packings_) {
+    const uint8_t* data = p.from.ptr<uint8_t>();
+    for (const MappedFile* file : files_) {
+      if (data >= file->data() && data < file->data() + file->bytes())
+        file->release(data - file->data(), bytes_of(p.from.dtype, p.from.numel()));
+    }
+  }
 }
 
 Status ModelFile::check() const {

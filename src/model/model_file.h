@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "device/device.h"
 #include "device/tensor.h"
 #include "model/gguf.h"
 #include "model/hyper_parameters.h"
@@ -80,6 +81,15 @@ class ModelFile {
   Result<std::byte*> own(int64_t bytes);
   int64_t owned_bytes() const { return owned_bytes_; }
 
+  // Memory for the packed form of w (kernels/linear/linear.h), which pack() fills; until then it takes
+  // address space alone. Errors: kExhausted.
+  Result<std::byte*> pack_later(const TensorView& w, int64_t bytes);
+  // On all cores that this process may use. Once, before the model runs.
+  void pack();
+  int64_t packed_bytes() const { return packed_bytes_; }
+  // Lets the system have the pages of weights that were packed; they come back from the file when read.
+  void release_packed() const;
+
   // kIo once a file behind this has shrunk or could not be read: what was computed since is wrong. A system
   // call for each file; any thread.
   Status check() const;
@@ -106,6 +116,14 @@ class ModelFile {
   };
   std::vector<std::unique_ptr<std::byte, Free>> owned_;
   int64_t owned_bytes_ = 0;
+  struct Packing {
+    TensorView from;
+    std::byte* to;
+  };
+  std::vector<Packing> packings_;
+  std::vector<Buffer> packed_;  // large pieces, filled one after another
+  int64_t packed_used_ = 0;     // of the last piece
+  int64_t packed_bytes_ = 0;
 };
 
 }  // namespace se

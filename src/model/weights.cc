@@ -67,11 +67,24 @@ Result<TensorView> Weights::need(std::string_view name, std::initializer_list<in
   return usable(stored);
 }
 
-Result<TensorView> Weights::projection(std::string_view name, int64_t out, int64_t in) {
+// [out, in] of a type that linear() takes.
+Result<TensorView> Weights::multiplied(std::string_view name, int64_t out, int64_t in) {
   SE_ASSIGN(const TensorView view, need(name, {out, in}));
   if (supports_linear(view.dtype)) return view;
   const StoredTensor& stored = file_.find(name)->parts.front();
   return stored.bad(format("is {}, expected a type that products are computed in", show(stored)));
+}
+
+Result<Weight> Weights::packable(const TensorView& view) {
+  const int64_t bytes = packed_bytes(view);
+  if (bytes == 0) return Weight(view);
+  SE_ASSIGN(std::byte * packed, file_.pack_later(view, bytes));
+  return Weight(view, packed);
+}
+
+Result<Weight> Weights::projection(std::string_view name, int64_t out, int64_t in) {
+  SE_ASSIGN(const TensorView view, multiplied(name, out, in));
+  return packable(view);
 }
 
 Result<TensorView> Weights::table(std::string_view name, int64_t rows, int64_t dim) {
@@ -81,10 +94,10 @@ Result<TensorView> Weights::table(std::string_view name, int64_t rows, int64_t d
   return stored.bad(format("is {}, expected a type that rows are read from", show(stored)));
 }
 
-Result<std::vector<TensorView>> Weights::experts(std::string_view name,
-                                                 int64_t experts,
-                                                 int64_t out,
-                                                 int64_t in) {
+Result<std::vector<Weight>> Weights::experts(std::string_view name,
+                                             int64_t experts,
+                                             int64_t out,
+                                             int64_t in) {
   const int64_t stack[] = {experts, out, in}, one[] = {out, in};
   SE_ASSIGN(const ModelTensor* tensor, find(name, stack));
   const StoredTensor& first = tensor->parts.front();
@@ -94,16 +107,17 @@ Result<std::vector<TensorView>> Weights::experts(std::string_view name,
                             tensor->stacked ? tensor->parts.size() : 0,
                             shape_text(stack)));
   }
-  std::vector<TensorView> views;
+  std::vector<Weight> weights;
   for (const StoredTensor& part : tensor->parts) {
     if (!is_shape(part.view, one))
       return part.bad(format("is {}, expected {} (rows first)", show(part), shape_text(one)));
     SE_ASSIGN(const TensorView view, usable(part));
     if (!supports_linear(view.dtype))
       return part.bad(format("is {}, expected a type that products are computed in", show(part)));
-    views.push_back(view);
+    SE_ASSIGN(Weight weight, packable(view));
+    weights.push_back(weight);
   }
-  return views;
+  return weights;
 }
 
 Result<TensorView> Weights::vector(std::string_view name, int64_t n) {
@@ -172,7 +186,7 @@ Result<LatentUp> Weights::latent_up(int layer, int64_t heads, const MlaConfig& s
     return up;
   }
   const int64_t rows = s.nope_dim + s.v_dim;  // of a head: its keys, then its values
-  SE_ASSIGN(const TensorView both, projection(name("attn_kv_b"), heads * rows, s.kv_rank));
+  SE_ASSIGN(const TensorView both, multiplied(name("attn_kv_b"), heads * rows, s.kv_rank));
   const auto slice = [&](int64_t begin, int64_t n) {
     TensorView view = TensorView::of(both.at<char>(begin), both.dtype, {heads, n, int64_t(s.kv_rank)});
     view.stride[0] = rows * both.stride[0], view.stride[1] = both.stride[0];

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device/tensor.h"
+#include "kernels/linear/linear.h"
 #include "model/model_file.h"
 
 namespace se {
@@ -27,12 +28,13 @@ class Weights {
   explicit Weights(ModelFile& file) : file_(file) {}
 
   bool has(std::string_view name) const { return file_.find(name) != nullptr; }
-  // [out, in] of a type that linear() takes.
-  Result<TensorView> projection(std::string_view name, int64_t out, int64_t in);
+  // [out, in] of a type that linear() takes, with a packed form where this machine uses one: it is made by
+  // ModelFile::pack().
+  Result<Weight> projection(std::string_view name, int64_t out, int64_t in);
   // [rows, dim] of a type that embed() takes.
   Result<TensorView> table(std::string_view name, int64_t rows, int64_t dim);
   // One [out, in] for each expert. name: "blk.3.ffn_gate_exps.weight".
-  Result<std::vector<TensorView>> experts(std::string_view name, int64_t experts, int64_t out, int64_t in);
+  Result<std::vector<Weight>> experts(std::string_view name, int64_t experts, int64_t out, int64_t in);
   // f32 [n], finite: norms (as factors: w, never w - 1), biases, frequency divisors. Stored as f32, f16 or
   // bf16.
   Result<TensorView> vector(std::string_view name, int64_t n);
@@ -48,6 +50,8 @@ class Weights {
  private:
   Result<const ModelTensor*> find(std::string_view name, std::span<const int64_t> shape);
   Result<TensorView> need(std::string_view name, std::initializer_list<int64_t> shape);
+  Result<TensorView> multiplied(std::string_view name, int64_t out, int64_t in);
+  Result<Weight> packable(const TensorView& view);
   Result<TensorView> usable(const StoredTensor& stored);
   Result<TensorView> widened(const StoredTensor& stored, const TensorView& view);
   Result<TensorView> transposed(const TensorView& view);

@@ -13,8 +13,9 @@ namespace se::linear_detail::avx2 {
 namespace {
 
 struct Turned {
-  __m256i q[16];  // [k]: elements 4k..4k+3 of eight rows, low nibbles; [8 + k]: high nibbles (Q8_0 only)
-  __m256 d, m;    // of the rows
+  __m256i q[16];     // [k]: elements 4k..4k+3 of eight rows, low nibbles; [8 + k]: high nibbles (Q8_0 only)
+  __m256i scale[2];  // of each half, twice in a lane (Q6_K only)
+  __m256 d, m;       // of the rows
 };
 
 inline __m128i load16(const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
@@ -77,7 +78,6 @@ inline void load_block(const uint8_t* const* rows, int64_t b, Turned& w) {
     turn(rows, offset + 2, packed);
     split_nibbles(packed, w.q, w.q + 4);
     w.d = halves(rows, offset);
-    w.m = _mm256_mul_ps(_mm256_set1_ps(-8.0f), w.d);
   } else {
     for (int half = 0; half < 2; ++half) {
       turn(rows, offset + 2 + 16 * half, packed);
@@ -107,7 +107,6 @@ inline void load_block<BlockType::kQ5_0>(const uint8_t* const* rows, int64_t b, 
   const __m256i fifth = _mm256_setr_epi32(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7));
   for (int k = 0; k < 8; ++k) w.q[k] = _mm256_or_si256(w.q[k], fifth_bits(fifth, k));
   w.d = halves(rows, offset);
-  w.m = _mm256_mul_ps(_mm256_set1_ps(-16.0f), w.d);
 }
 
 // An eighth of a block of 256: its 32 bytes hold the next eighth in the other nibbles.
@@ -134,18 +133,42 @@ inline void load_block<BlockType::kQ4_K>(const uint8_t* const* rows, int64_t b, 
   }
 }
 
+// An eighth: nibbles of 32 bytes, which hold another eighth too, and two bits of 32 bytes that hold four.
+template <>
+inline void load_block<BlockType::kQ6_K>(const uint8_t* const* rows, int64_t b, Turned& w) {
+  const int64_t offset = b / 8 * 210;
+  const int half = int(b % 8) / 4, quarter = int(b % 4);
+  const __m128i low_shift = _mm_cvtsi32_si128(quarter / 2 * 4), high_shift = _mm_cvtsi32_si128(quarter * 2);
+  for (int i = 0; i < 2; ++i) {
+    __m256i high[4];
+    turn(rows, offset + 64 * half + quarter % 2 * 32 + 16 * i, w.q + 4 * i);
+    turn(rows, offset + 128 + 32 * half + 16 * i, high);
+    for (int k = 0; k < 4; ++k) {
+      const __m256i two = _mm256_and_si256(_mm256_srl_epi16(high[k], high_shift), _mm256_set1_epi8(3));
+      const __m256i four =
+          _mm256_and_si256(_mm256_srl_epi16(w.q[4 * i + k], low_shift), _mm256_set1_epi8(15));
+      w.q[4 * i + k] = _mm256_or_si256(four, _mm256_slli_epi16(two, 4));
+    }
+    alignas(32) int32_t scale[8];
+    for (int r = 0; r < 8; ++r)
+      scale[r] = (int8_t(rows[r][offset + 192 + 8 * half + 2 * quarter + i]) & 0xffff) * 0x10001;
+    w.scale[i] = _mm256_load_si256(reinterpret_cast<const __m256i*>(scale));
+  }
+  w.d = halves(rows, offset + 208);
+}
+
 inline __m256i four_bytes(const int8_t* x) {
   return _mm256_set1_epi32(dword_at(reinterpret_cast<const uint8_t*>(x)));
 }
 
-// The last steps of a block: acc += m_w d_x sum q_x, then acc += d_w d_x sum q_w q_x.
+// The last steps of a block, from sum u q_x: acc += m_w d_x sum q_x, then acc += d_w d_x sum q_w q_x.
 template <BlockType kType>
 inline void finish(const Turned& w, const Activations& x, int64_t at, __m256i sum, float* acc) {
   __m256 a = _mm256_load_ps(acc);
-  if constexpr (kType == BlockType::kQ8_0) {
-    sum = _mm256_sub_epi32(sum, _mm256_slli_epi32(_mm256_set1_epi32(x.sum[at]), 7));
-  } else {
+  if constexpr (has_minimum(kType)) {
     a = _mm256_fmadd_ps(w.m, _mm256_broadcast_ss(x.dsum + at), a);
+  } else if constexpr (kType != BlockType::kQ6_K) {
+    sum = _mm256_sub_epi32(sum, _mm256_set1_epi32(offset_of(kType) * x.sum[at]));
   }
   const __m256 scale = _mm256_mul_ps(w.d, _mm256_broadcast_ss(x.d + at));
   _mm256_store_ps(acc, _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(sum), a));
@@ -157,7 +180,16 @@ inline void one_plane(const Turned& w, const Activations& x, int64_t at, float* 
   const int8_t* q = x.q + at * kBlock;
   const auto product = [&](int k) { return _mm256_maddubs_epi16(w.q[k], four_bytes(q + 4 * k)); };
   const __m256i ones = _mm256_set1_epi16(1);
-  if constexpr (kType == BlockType::kQ5_0) {  // 31 * 127 * 2 * 4 < 2^15: half a block in i16
+  if constexpr (kType == BlockType::kQ6_K) {  // pairs are below 2^15, their sums need not be
+    const int first = x.half[at], second = x.sum[at] - first;
+    const auto correction = [&](int half, int sum) {  // the scale times 32 sums: |32 sums| may pass 2^15
+      return _mm256_slli_epi32(_mm256_madd_epi16(w.scale[half], _mm256_set1_epi32(sum & 0xffff)), 5);
+    };
+    __m256i s = _mm256_setzero_si256();
+    for (int k = 0; k < 8; ++k) s = _mm256_add_epi32(s, _mm256_madd_epi16(product(k), w.scale[k / 4]));
+    s = _mm256_sub_epi32(s, _mm256_add_epi32(correction(0, first), correction(1, second)));
+    finish<kType>(w, x, at, s, acc);
+  } else if constexpr (kType == BlockType::kQ5_0) {  // 31 * 127 * 2 * 4 < 2^15: half a block in i16
     __m256i s = product(0), u = product(4);
     for (int k = 1; k < 4; ++k) s = _mm256_add_epi16(s, product(k)), u = _mm256_add_epi16(u, product(4 + k));
     finish<kType>(w, x, at, _mm256_add_epi32(_mm256_madd_epi16(s, ones), _mm256_madd_epi16(u, ones)), acc);
@@ -251,6 +283,8 @@ void block_rows(
       return rows_of<BlockType::kQ5_0, 22>(w, x, begin, end, y);
     case BlockType::kQ4_K:
       return rows_of<BlockType::kQ4_K, 144, 8>(w, x, begin, end, y);
+    case BlockType::kQ6_K:
+      return rows_of<BlockType::kQ6_K, 210, 8>(w, x, begin, end, y);
     case BlockType::kQ8_0:
       return rows_of<BlockType::kQ8_0, 34>(w, x, begin, end, y);
   }

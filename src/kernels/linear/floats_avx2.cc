@@ -113,11 +113,14 @@ void quantise(const float* x, int64_t begin, int64_t end, const Activations& a) 
       const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(words[0], words[1]), order);
       const int64_t at = b * a.tokens + t;
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(a.q + at * kBlock), bytes);
-      const __m256i pairs = _mm256_madd_epi16(_mm256_add_epi16(words[0], words[1]), _mm256_set1_epi16(1));
-      __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
-      sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
-      sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1));
-      a.sum[at] = _mm_cvtsi128_si32(sum);
+      const __m256i ones = _mm256_set1_epi16(1);
+      const __m256i pairs[2] = {_mm256_madd_epi16(words[0], ones), _mm256_madd_epi16(words[1], ones)};
+      // Lanes: first half, second half, twice over.
+      const __m256i both = _mm256_hadd_epi32(pairs[0], pairs[1]);
+      __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
+      sum = _mm_hadd_epi32(sum, sum);
+      a.half[at] = _mm_cvtsi128_si32(sum);
+      a.sum[at] = a.half[at] + _mm_extract_epi32(sum, 1);
       a.d[at] = d;
       a.dsum[at] = d * float(a.sum[at]);
     }

@@ -6,6 +6,7 @@
 #include "device/cpu/isa.h"
 #include "device/cpu/thread_pool.h"
 #include "kernels/linear/linear_routines.h"
+#include "kernels/linear/packed.h"
 #include "kernels/quant/quant.h"
 
 namespace se {
@@ -15,7 +16,11 @@ using linear_detail::Activations;
 using linear_detail::BlockType;
 using linear_detail::kBlock;
 using linear_detail::kMaxTokens;
+using linear_detail::kPanelRows;
+using linear_detail::kTilePadding;
+using linear_detail::kTilePanels;
 using linear_detail::Output;
+using linear_detail::Panels;
 using linear_detail::Routines;
 using linear_detail::Rows;
 
@@ -36,6 +41,8 @@ std::optional<BlockType> block_type(DType dtype) {
       return BlockType::kQ8_0;
     case DType::kQ4_K:
       return BlockType::kQ4_K;
+    case DType::kQ6_K:
+      return BlockType::kQ6_K;
     default:
       return std::nullopt;
   }
@@ -55,11 +62,12 @@ int64_t rows_per_item(int64_t out, int64_t row_bytes, int64_t tokens, int thread
 Activations quantise(const TensorView& x, const Routines& r, Arena& scratch, Stream& stream) {
   Activations a;
   a.tokens = x.shape[0], a.blocks = x.shape[1] / kBlock;
-  const int64_t n = a.tokens * a.blocks;
+  const int64_t n = a.tokens * a.blocks + kTilePadding;
   a.q = scratch.take<int8_t>(n * kBlock).data();
   a.d = scratch.take<float>(n).data();
   a.dsum = scratch.take<float>(n).data();
   a.sum = scratch.take<int32_t>(n).data();
+  a.half = scratch.take<int32_t>(n).data();
   constexpr int64_t kRows = 8;
   stream.pool().run(ceil_div(a.tokens, kRows), [&](int64_t item, int) {
     r.quantise(x.ptr<float>(), item * kRows, std::min(a.tokens, (item + 1) * kRows), a);
@@ -67,15 +75,24 @@ Activations quantise(const TensorView& x, const Routines& r, Arena& scratch, Str
   return a;
 }
 
-void run_blocks(const TensorView& x, const TensorView& w, const Output& y, Arena& scratch, Stream& stream) {
+// Tokens that one pass over rows takes: as many as stay in half an L2 (192 KiB), for all tiles of an item
+// read them again.
+int64_t token_chunk(int64_t in) {
+  constexpr int64_t kChunkBytes = 192 << 10;
+  return std::clamp<int64_t>(kChunkBytes / in / 8 * 8, 32, kMaxTokens);
+}
+
+Output output_of(const Product& p) {
+  return {p.y.ptr<float>(), p.w.shape[0], p.bias.empty() ? nullptr : p.bias.ptr<float>()};
+}
+
+void run_blocks(const Product& p, const Activations& a, Stream& stream) {
   const Routines& r = routines();
+  const TensorView& w = p.w;
   const BlockType type = *block_type(w.dtype);
-  const Activations a = quantise(x, r, scratch, stream);
-  const int64_t out = w.shape[0], in = w.shape[1], tokens = a.tokens;
+  const Output y = output_of(p);
+  const int64_t out = w.shape[0], in = w.shape[1], tokens = a.tokens, chunk = token_chunk(in);
   const int64_t step = rows_per_item(out, bytes_of(w.dtype, in), tokens, stream.pool().threads());
-  constexpr int64_t kChunkBytes =
-      192 << 10;  // of quantised tokens, which all tiles of an item read again: half an L2
-  const int64_t chunk = std::clamp<int64_t>(kChunkBytes / in / 8 * 8, 32, kMaxTokens);
   stream.pool().run(ceil_div(out, step), [&](int64_t item, int) {
     const Rows rows{w.data, w.stride[0], item * step, std::min(out, (item + 1) * step)};
     for (int64_t t = 0; t < tokens; t += chunk)
@@ -83,8 +100,57 @@ void run_blocks(const TensorView& x, const TensorView& w, const Output& y, Arena
   });
 }
 
-void run_floats(const TensorView& x, const TensorView& w, const Output& y, Arena& scratch, Stream& stream) {
+bool packs() { return cpu::isa() >= cpu::Isa::kAvx512; }
+
+// Panels of an item: eight items a thread for balance, but some microseconds' work each.
+int64_t panels_per_item(int64_t panels, int64_t panel_bytes, int64_t tokens, int threads) {
+  constexpr int64_t kLeastBytes = 24 << 10;
+  return std::max(
+      {ceil_div(panels, int64_t(threads) * 8), ceil_div(kLeastBytes, panel_bytes * tokens), int64_t{1}});
+}
+
+// All products with packed weights, in one run of the pool.
+void run_panels(std::span<const Product> products, const Activations& a, Arena& scratch, Stream& stream) {
+  constexpr int64_t kTileTokens = 8;  // from here on tiles are faster than VNNI
+  const bool tiles = cpu::isa() >= cpu::Isa::kAmx && a.tokens >= kTileTokens;
+  const int threads = stream.pool().threads();
+  struct Share {
+    const Product* product;
+    Panels panels;  // all of them
+    int64_t first_item, step;
+  };
+  std::span<Share> shares = scratch.take<Share>(int64_t(products.size()));
+  size_t used = 0;
+  int64_t items = 0;
+  for (const Product& p : products) {
+    if (p.w.packed == nullptr) continue;
+    const BlockType type = *block_type(p.w.dtype);
+    const int64_t panels = ceil_div(p.w.shape[0], kPanelRows);
+    const int64_t step =
+        panels_per_item(panels, linear_detail::panel_bytes(type, a.blocks), a.tokens, threads);
+    shares[used++] = {&p, {type, p.w.packed, 0, panels}, items, tiles ? std::min(step, kTilePanels) : step};
+    items += ceil_div(panels, shares[used - 1].step);
+  }
+  const int64_t tile_bytes = tiles ? linear_detail::tile_scratch_bytes(a.blocks) : 0;
+  char* tile_scratch = scratch.take<char>(tile_bytes * threads).data();
+  const int64_t chunk = token_chunk(a.blocks * kBlock);
+  stream.pool().run(items, [&](int64_t item, int thread) {
+    size_t s = used - 1;
+    while (shares[s].first_item > item) --s;
+    const Share& share = shares[s];
+    Panels w = share.panels;
+    w.begin = (item - share.first_item) * share.step, w.end = std::min(w.end, w.begin + share.step);
+    const Output y = output_of(*share.product);
+    if (tiles) return linear_detail::panels_amx(w, a, 0, a.tokens, y, tile_scratch + thread * tile_bytes);
+    for (int64_t t = 0; t < a.tokens; t += chunk)
+      linear_detail::panels_avx512(w, a, t, std::min(a.tokens, t + chunk), y);
+  });
+}
+
+void run_floats(const TensorView& x, const Product& p, Arena& scratch, Stream& stream) {
   const Routines& r = routines();
+  const TensorView& w = p.w;
+  const Output y = output_of(p);
   const int64_t out = w.shape[0], in = w.shape[1], tokens = x.shape[0], threads = stream.pool().threads();
   constexpr int64_t kTileFloats = 32768;  // of dequantised weights: a quarter of an L2
   const int64_t step = std::clamp<int64_t>(kTileFloats / in / 4 * 4, 4, 32);
@@ -104,17 +170,8 @@ void run_floats(const TensorView& x, const TensorView& w, const Output& y, Arena
   });
 }
 
-}  // namespace
-
-bool supports_linear(DType w) { return supports_dequantize(w); }
-
-void linear(const TensorView& x,
-            const TensorView& w,
-            const TensorView& bias,
-            const TensorView& y,
-            Compute compute,
-            Arena& scratch,
-            Stream& stream) {
+void check(const TensorView& x, const Product& p) {
+  const TensorView &w = p.w, &bias = p.bias, &y = p.y;
   SE_CHECK(
       w.rank == 2 && supports_linear(w.dtype) && w.shape[1] > 0 && w.shape[1] % block_elements(w.dtype) == 0,
       "linear: w {}, wanted [out, in] of a float or block type",
@@ -137,12 +194,65 @@ void linear(const TensorView& x,
            "linear: bias {}, wanted f32 [{}]",
            to_string(bias),
            out);
+}
+
+}  // namespace
+
+bool supports_linear(DType w) { return supports_dequantize(w); }
+
+int64_t packed_panels(const TensorView& w) { return ceil_div(w.shape[0], kPanelRows); }
+
+int64_t packed_bytes(const TensorView& w) {
+  const auto type = block_type(w.dtype);
+  if (!packs() || !type || w.rank != 2) return 0;
+  return packed_panels(w) * linear_detail::panel_bytes(*type, w.shape[1] / kBlock);
+}
+
+void pack(const TensorView& w, int64_t begin, int64_t end, std::byte* out) {
+  const auto type = block_type(w.dtype);
+  SE_CHECK(type && w.rank == 2 && begin >= 0 && end <= packed_panels(w), "pack: {} of {}", end, to_string(w));
+  const int64_t blocks = w.shape[1] / kBlock, bytes = linear_detail::panel_bytes(*type, blocks);
+  for (int64_t p = begin; p < end; ++p) {
+    linear_detail::pack_panel(*type,
+                              w.at<uint8_t>(p * kPanelRows),
+                              w.stride[0],
+                              std::min<int64_t>(kPanelRows, w.shape[0] - p * kPanelRows),
+                              blocks,
+                              reinterpret_cast<uint8_t*>(out) + p * bytes);
+  }
+}
+
+void linear(
+    const TensorView& x, std::span<const Product> products, Compute compute, Arena& scratch, Stream& stream) {
+  for (const Product& p : products) check(x, p);
   if (x.shape[0] == 0) return;
-  const Output output{y.ptr<float>(), out, bias.empty() ? nullptr : bias.ptr<float>()};
+  const auto in_blocks = [&](const Product& p) {
+    return compute == Compute::kDefault && block_type(p.w.dtype);
+  };
+  const auto in_panels = [&](const Product& p) { return in_blocks(p) && packs() && p.w.packed != nullptr; };
   const Arena::Mark mark = scratch.mark();
-  const bool blocks = compute == Compute::kDefault && block_type(w.dtype);
-  (blocks ? run_blocks : run_floats)(x, w, output, scratch, stream);
+  Activations a;
+  if (std::any_of(products.begin(), products.end(), in_blocks)) a = quantise(x, routines(), scratch, stream);
+  if (std::any_of(products.begin(), products.end(), in_panels)) run_panels(products, a, scratch, stream);
+  for (const Product& p : products) {
+    if (in_panels(p)) continue;
+    if (in_blocks(p))
+      run_blocks(p, a, stream);
+    else
+      run_floats(x, p, scratch, stream);
+  }
   scratch.rewind(mark);
+}
+
+void linear(const TensorView& x,
+            const Weight& w,
+            const TensorView& bias,
+            const TensorView& y,
+            Compute compute,
+            Arena& scratch,
+            Stream& stream) {
+  const Product product{w, bias, y};
+  linear(x, std::span(&product, 1), compute, scratch, stream);
 }
 
 }  // namespace se

@@ -21,6 +21,7 @@ void quantise(const float* x, int64_t begin, int64_t end, const Activations& a) 
       const int64_t at = b * a.tokens + t;
       int32_t sum = 0;
       for (int i = 0; i < kBlock; ++i) {
+        if (i == kBlock / 2) a.half[at] = sum;
         const float scaled = v[i] * inverse;
         const int q = scaled == scaled ? int(std::nearbyint(scaled)) : -128;
         a.q[at * kBlock + i] = int8_t(q);
@@ -31,7 +32,7 @@ void quantise(const float* x, int64_t begin, int64_t end, const Activations& a) 
   }
 }
 
-// Where block b of 32 values begins in a row; of Q4_K: the 256 values it is part of.
+// Where block b of 32 values begins in a row; of Q4_K and Q6_K: the 256 values it is part of.
 int64_t block_offset(BlockType type, int64_t b) {
   switch (type) {
     case BlockType::kQ4_0:
@@ -42,6 +43,8 @@ int64_t block_offset(BlockType type, int64_t b) {
       return b * 22;
     case BlockType::kQ4_K:
       return b / 8 * 144;
+    case BlockType::kQ6_K:
+      return b / 8 * 210;
     case BlockType::kQ8_0:
       break;
   }
@@ -50,7 +53,8 @@ int64_t block_offset(BlockType type, int64_t b) {
 
 struct WeightBlock {
   float d = 0, m = 0;
-  int q[kBlock];
+  int q[kBlock];          // the values: codes less offset_of(type)
+  int scale[2] = {1, 1};  // of each 16 (Q6_K)
 };
 
 float half_at(const uint8_t* b) {
@@ -74,6 +78,16 @@ void read_eighth(const uint8_t* b, int j, WeightBlock& w) {
   for (int i = 0; i < kBlock; ++i) w.q[i] = b[16 + j / 2 * 32 + i] >> (j % 2 * 4) & 15;
 }
 
+// Eighth j of a block of Q6_K (spec/models.md 8.2): quarter j % 4 of half j / 4.
+void read_eighth_q6(const uint8_t* b, int j, WeightBlock& w) {
+  const int half = j / 4, quarter = j % 4;
+  const uint8_t *low = b + 64 * half + quarter % 2 * 32, *high = b + 128 + 32 * half;
+  w.d = half_at(b + 208);
+  for (int i = 0; i < 2; ++i) w.scale[i] = int8_t(b[192 + 8 * half + 2 * quarter + i]);
+  for (int i = 0; i < kBlock; ++i)
+    w.q[i] = (low[i] >> quarter / 2 * 4 & 15) | (high[i] >> quarter * 2 & 3) << 4;
+}
+
 WeightBlock read_block(BlockType type, const uint8_t* b, int eighth) {
   WeightBlock w;
   w.d = half_at(b);
@@ -81,16 +95,17 @@ WeightBlock read_block(BlockType type, const uint8_t* b, int eighth) {
     case BlockType::kQ4_K:
       read_eighth(b, eighth, w);
       break;
+    case BlockType::kQ6_K:
+      read_eighth_q6(b, eighth, w);
+      break;
     case BlockType::kQ5_0: {
       uint32_t fifth;
       std::memcpy(&fifth, b + 2, 4);
-      w.m = -16 * w.d;
       nibbles(b + 6, w);
       for (int i = 0; i < kBlock; ++i) w.q[i] |= int(fifth >> i & 1) << 4;
       break;
     }
     case BlockType::kQ4_0:
-      w.m = -8 * w.d;
       nibbles(b + 2, w);
       break;
     case BlockType::kQ4_1:
@@ -98,8 +113,9 @@ WeightBlock read_block(BlockType type, const uint8_t* b, int eighth) {
       nibbles(b + 4, w);
       break;
     default:
-      for (int i = 0; i < kBlock; ++i) w.q[i] = int8_t(b[2 + i]);
+      for (int i = 0; i < kBlock; ++i) w.q[i] = int8_t(b[2 + i]) + 128;
   }
+  for (int& q : w.q) q -= offset_of(type);
   return w;
 }
 
@@ -114,9 +130,9 @@ void block_rows(
       for (int64_t t = begin; t < end; ++t) {
         const int64_t at = b * x.tokens + t;
         int sum = 0;
-        for (int i = 0; i < kBlock; ++i) sum += block.q[i] * x.q[at * kBlock + i];
+        for (int i = 0; i < kBlock; ++i) sum += block.scale[i / 16] * block.q[i] * x.q[at * kBlock + i];
         float& a = acc[t - begin];
-        if (type != BlockType::kQ8_0) a = std::fma(block.m, x.dsum[at], a);
+        if (has_minimum(type)) a = std::fma(block.m, x.dsum[at], a);
         a = std::fma(block.d * x.d[at], float(sum), a);
       }
     }

@@ -1,18 +1,19 @@
 // kernels/linear/linear_routines.h -- the routines behind linear(), per instruction set (internal to this
 // folder).
 //
-// Both levels define a dot product by its order alone, so that any tile, thread or instruction set gives the
+// All levels define a dot product by its order alone, so that any tile, thread or instruction set gives the
 // same bits:
-//   blocks (kDefault, Q4_0, Q4_1, Q5_0, Q8_0, Q4_K): x is quantised per block of 32 to q = round(127 x /
-//   amax), d = amax / 127.
+//   blocks (kDefault, Q4_0, Q4_1, Q5_0, Q8_0, Q4_K, Q6_K): x is quantised per block of 32 to q = round(127 x
+//   / amax), d = amax / 127.
 //     acc = 0; for each block in order: acc = fma(m_w, d_x * sum q_x, acc) where the type has a minimum, then
-//     acc = fma(d_w * d_x, float(sum q_w q_x), acc), the sum an exact integer. Q4_0 and Q5_0 are such
-//     types with m_w = -8 d_w and -16 d_w; Q4_K gives each 32 values d_w = d scale and m_w = -dmin min.
+//     acc = fma(d_w * d_x, float(s), acc), s = sum q_w q_x an exact integer. Q4_K gives each 32 values d_w =
+//     d scale and m_w = -dmin min. Q6_K has a scale for each 16: s = scale0 s0 + scale1 s1, |s| < 2^24.
+//     Stored codes are u = q_w + offset (see below): s = sum u q_x - offset sum q_x.
 //   floats (all else): lane l of 16 sums w[i] x[i], i % 16 = l, in order with fused steps; lanes fold by
 //   halves
 //     (l + 8, l + 4, l + 2, l + 1).
-// The bias is added last. Free of other headers of ours, so that the AVX2 files share no inline function with
-// the rest.
+// The bias is added last. Free of other headers of ours, so that the files of an instruction set share no
+// inline function with the rest.
 #pragma once
 #include <cstdint>
 
@@ -26,13 +27,24 @@ inline constexpr float kTiny =
 // Block-major, so that one block of weights meets all tokens in a row of memory.
 struct Activations {
   int64_t tokens = 0, blocks = 0;
-  int8_t* q = nullptr;     // [blocks, tokens, 32], in [-127, 127]
-  float* d = nullptr;      // [blocks, tokens]; NaN where a value was NaN
-  float* dsum = nullptr;   // [blocks, tokens] d * sum(q)
-  int32_t* sum = nullptr;  // [blocks, tokens] sum(q)
+  int8_t* q = nullptr;      // [blocks, tokens, 32], in [-127, 127]
+  float* d = nullptr;       // [blocks, tokens]; NaN where a value was NaN
+  float* dsum = nullptr;    // [blocks, tokens] d * sum(q)
+  int32_t* sum = nullptr;   // [blocks, tokens] sum(q)
+  int32_t* half = nullptr;  // [blocks, tokens] sum of the first 16 of them
 };
 
-enum class BlockType : uint8_t { kQ4_0, kQ4_1, kQ5_0, kQ8_0, kQ4_K };
+enum class BlockType : uint8_t { kQ4_0, kQ4_1, kQ5_0, kQ8_0, kQ4_K, kQ6_K };
+
+// What codes u >= 0 are above the values; types with a minimum have none.
+static constexpr int offset_of(BlockType type) {
+  return type == BlockType::kQ4_0   ? 8
+         : type == BlockType::kQ5_0 ? 16
+         : type == BlockType::kQ8_0 ? 128
+         : type == BlockType::kQ6_K ? 32
+                                    : 0;
+}
+static constexpr bool has_minimum(BlockType type) { return offset_of(type) == 0; }
 
 struct Rows {
   const void* data = nullptr;  // row 0 of the matrix
@@ -57,6 +69,6 @@ struct Routines {
 };
 
 const Routines& ref_routines();
-const Routines& avx2_routines();
+const Routines& avx2_routines();  // of AVX-512 and AMX too, for weights that are not packed
 
 }  // namespace se::linear_detail

@@ -88,6 +88,7 @@ struct Problem {
   int64_t tokens, out, in;
   std::vector<char> w;
   std::vector<float> x, bias;
+  Buffer packed;
 
   Problem(DType d, int64_t t, int64_t o, int64_t i, uint64_t seed = 1)
       : dtype(d),
@@ -98,6 +99,21 @@ struct Problem {
         x(normals(t * i, seed + 1)),
         bias(normals(o, seed + 2)) {}
 
+  // Packed where the level packs.
+  Weight weight() {
+    const TensorView rows = TensorView::of(w.data(), dtype, {out, in});
+    const int64_t bytes = packed_bytes(rows);
+    if (bytes == 0) return rows;
+    if (packed.bytes() == 0) {
+      packed = Buffer::allocate(bytes).take();
+      std::byte* to = reinterpret_cast<std::byte*>(packed.data());
+      const int64_t panels = packed_panels(rows), half = panels / 2;
+      pack(rows, half, panels, to);
+      pack(rows, 0, half, to);
+    }
+    return {rows, reinterpret_cast<const std::byte*>(packed.data())};
+  }
+
   // Tokens [begin, end) alone, on that many threads.
   std::vector<float> run(Compute compute, int threads, int64_t begin, int64_t end, bool with_bias = true) {
     ThreadPool pool(threads);
@@ -106,7 +122,7 @@ struct Problem {
     std::vector<float> y(size_t((end - begin) * out), -1e30f);
     const TensorView xs = TensorView::of(x.data(), DType::kF32, {tokens, in}).slice(begin, end);
     linear(xs,
-           TensorView::of(w.data(), dtype, {out, in}),
+           weight(),
            with_bias ? TensorView::of(bias.data(), DType::kF32, {out}) : TensorView{},
            TensorView::of(y.data(), DType::kF32, {end - begin, out}),
            compute,
@@ -150,7 +166,7 @@ TEST_P(ForEachType, DefaultDiffersFromExactByTheRoundingOfActivationsAlone) {
   Problem p(GetParam(), 3, 19, 512);
   const auto exact = p.run(Compute::kExact), fast = p.run(Compute::kDefault);
   if (p.dtype != DType::kQ4_0 && p.dtype != DType::kQ4_1 && p.dtype != DType::kQ5_0 &&
-      p.dtype != DType::kQ8_0 && p.dtype != DType::kQ4_K) {
+      p.dtype != DType::kQ8_0 && p.dtype != DType::kQ4_K && p.dtype != DType::kQ6_K) {
     EXPECT_EQ(fast, exact);
     return;
   }
@@ -191,6 +207,14 @@ TEST_P(ForEachType, ARowDependsNeitherOnTheNumberOfTokensNorOnThreads) {
   }
 }
 
+std::vector<cpu::Isa> levels_above_baseline() {
+  std::vector<cpu::Isa> levels;
+  for (cpu::Isa level : {cpu::Isa::kAvx2, cpu::Isa::kAvx512, cpu::Isa::kAmx}) {
+    if (level <= cpu::best_isa()) levels.push_back(level);
+  }
+  return levels;
+}
+
 TEST_P(ForEachType, EveryInstructionSetGivesTheSameBits) {
   if (cpu::best_isa() < cpu::Isa::kAvx2) GTEST_SKIP() << "no AVX2";
   const auto before = cpu::isa();
@@ -201,13 +225,68 @@ TEST_P(ForEachType, EveryInstructionSetGivesTheSameBits) {
         for (bool bias : {false, true}) {
           cpu::set_isa_for_test(cpu::Isa::kBaseline);
           const auto want = p.run(compute, 1, 0, tokens, bias);
-          cpu::set_isa_for_test(cpu::Isa::kAvx2);
-          ASSERT_EQ(p.run(compute, 1, 0, tokens, bias), want) << tokens << " tokens " << out << " rows";
+          for (cpu::Isa level : levels_above_baseline()) {
+            cpu::set_isa_for_test(level);
+            ASSERT_EQ(p.run(compute, 1, 0, tokens, bias), want)
+                << cpu::to_string(level) << " " << tokens << " tokens " << out << " rows";
+          }
         }
       }
     }
   }
   cpu::set_isa_for_test(before);
+}
+
+// Tiles of 16 tokens and what is left of them, panels of 16 rows and what is left, one block and odd numbers
+// of blocks.
+TEST_P(ForEachType, EveryTileShapeGivesTheSameBits) {
+  const auto before = cpu::isa();
+  const int64_t block = block_elements(GetParam()) > 32 ? 256 : 32;
+  for (int64_t in : {block, 3 * block, 4 * block}) {
+    for (int64_t out : {1, 15, 16, 17, 100}) {
+      Problem p(GetParam(), 130, out, in, uint64_t(out + in));
+      cpu::set_isa_for_test(cpu::Isa::kBaseline);
+      const auto want = p.run(Compute::kDefault);
+      for (cpu::Isa level : levels_above_baseline()) {
+        cpu::set_isa_for_test(level);
+        for (int64_t tokens : {1, 6, 7, 8, 11, 15, 16, 17, 20, 21, 31, 32, 33, 64, 100, 129, 130}) {
+          const auto y = p.run(Compute::kDefault, 2, 130 - tokens, 130);
+          ASSERT_TRUE(std::equal(y.begin(), y.end(), want.begin() + (130 - tokens) * out))
+              << cpu::to_string(level) << " " << tokens << " tokens " << out << " rows " << in << " wide";
+        }
+      }
+    }
+  }
+  cpu::set_isa_for_test(before);
+}
+
+TEST(Linear, ProductsOfOneInputAreThoseOfEachAlone) {
+  Problem a(DType::kQ5_0, 20, 40, 256, 1), b(DType::kQ6_K, 20, 17, 256, 2), c(DType::kF16, 20, 5, 256, 3),
+      d(DType::kQ4_1, 20, 33, 256, 4);
+  ThreadPool pool(2);
+  Stream stream(pool);
+  Arena scratch;
+  for (int64_t tokens : {1, 20}) {
+    std::vector<Product> products;
+    std::vector<std::vector<float>> y, want;
+    Problem* problems[] = {&a, &b, &c, &d};
+    for (Problem* p : problems) {
+      p->x = a.x;
+      want.push_back(p->run(Compute::kDefault, 1, 0, tokens));
+      y.emplace_back(size_t(tokens * p->out));
+    }
+    for (size_t i = 0; i < 4; ++i) {
+      Problem& p = *problems[i];
+      // The last comes without its packed form, among others that have it.
+      const Weight w = i == 3 ? Weight(TensorView::of(p.w.data(), p.dtype, {p.out, p.in})) : p.weight();
+      products.push_back({w,
+                          TensorView::of(p.bias.data(), DType::kF32, {p.out}),
+                          TensorView::of(y[i].data(), DType::kF32, {tokens, p.out})});
+    }
+    const TensorView x = TensorView::of(a.x.data(), DType::kF32, {20, 256}).slice(0, tokens);
+    linear(x, products, Compute::kDefault, scratch, stream);
+    EXPECT_EQ(y, want) << tokens << " tokens";
+  }
 }
 
 TEST(Linear, ManyTokensGoInChunksWithoutATrace) {
@@ -253,7 +332,9 @@ TEST(Linear, PlainFloatsTakeAnyWidthAndStridedRows) {
 
 TEST(Linear, ZeroTinyAndNanActivationsComeOutAsSuch) {
   const auto before = cpu::isa();
-  for (auto level : {cpu::Isa::kBaseline, before}) {
+  auto levels = levels_above_baseline();
+  levels.push_back(cpu::Isa::kBaseline);
+  for (auto level : levels) {
     cpu::set_isa_for_test(level);
     Problem p(DType::kQ4_1, 3, 8, 64);
     std::fill(p.x.begin(), p.x.end(), 0.f);

@@ -100,8 +100,8 @@ void moe_experts(const TensorView& x,
     const TensorView gate = scratch.take(DType::kF32, {n, ffn});
     const TensorView up = scratch.take(DType::kF32, {n, ffn});
     gather(x, visits, rows, stream);
-    linear(rows, experts[e].gate, {}, gate, compute, scratch, stream);
-    linear(rows, experts[e].up, {}, up, compute, scratch, stream);
+    const Product both[] = {{experts[e].gate, {}, gate}, {experts[e].up, {}, up}};
+    linear(rows, both, compute, scratch, stream);
     silu_mul(gate, up, gate, stream);
     linear(gate, experts[e].down, {}, rows, compute, scratch, stream);
     scatter_add(rows, visits, out, stream);

@@ -34,8 +34,8 @@ void moe_route(const TensorView& logits,
 
 // One expert, down(silu(gate x) * up x). Any types that linear() takes, not the same for all experts.
 struct Expert {
-  TensorView gate, up;  // [ffn, hidden]
-  TensorView down;      // [hidden, ffn]
+  Weight gate, up;  // [ffn, hidden]
+  Weight down;      // [hidden, ffn]
 };
 
 // out[t] = sum_s weights[t, s] * expert[ids[t, s]](x[t])

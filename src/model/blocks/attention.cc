@@ -108,9 +108,8 @@ void attention(int layer,
   const TensorView k = scratch.take(DType::kF32, {tokens, kv_dim});
   const TensorView v = scratch.take(DType::kF32, {tokens, kv_dim});
   const TensorView o = scratch.take(DType::kF32, {tokens, q_dim});
-  linear(h, w.q, w.q_bias, q, work.compute, scratch, work.stream);
-  linear(h, w.k, w.k_bias, k, work.compute, scratch, work.stream);
-  linear(h, w.v, w.v_bias, v, work.compute, scratch, work.stream);
+  const Product qkv[] = {{w.q, w.q_bias, q}, {w.k, w.k_bias, k}, {w.v, w.v_bias, v}};
+  linear(h, qkv, work.compute, scratch, work.stream);
   port.attend(layer, q, k, v, o, work.stream);
   linear(o, w.o, w.o_bias, out, work.compute, scratch, work.stream);
   scratch.rewind(mark);

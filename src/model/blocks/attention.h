@@ -9,10 +9,8 @@ namespace se {
 
 // Shapes row-major; q = q_heads * head_dim, kv = kv_heads * head_dim. Empty biases: none.
 struct AttentionWeights {
-  TensorView q, q_bias;  // [q, hidden], f32 [q]
-  TensorView k, k_bias;  // [kv, hidden], f32 [kv]
-  TensorView v, v_bias;  // [kv, hidden], f32 [kv]
-  TensorView o, o_bias;  // [hidden, q], f32 [hidden]
+  Weight q, k, v, o;                          // [q, hidden], [kv, hidden] twice, [hidden, q]
+  TensorView q_bias, k_bias, v_bias, o_bias;  // f32 [q], [kv] twice, [hidden]
 };
 
 enum class QkvBias : uint8_t { kIfAny, kNeeded };

@@ -13,8 +13,9 @@ namespace se {
 
 struct Frame {
   ModelShape shape;
-  TensorView embedding, head;  // [vocab, hidden]; one tensor when tied
-  TensorView norm;             // f32 [hidden]
+  TensorView embedding;  // [vocab, hidden]
+  Weight head;           // [vocab, hidden]; the embedding's tensor when tied
+  TensorView norm;       // f32 [hidden]
   float embed_scale = 1;
   std::vector<LayerKv> layers;
   DType kv_dtype = DType::kF16;  // of K and V in the default mode

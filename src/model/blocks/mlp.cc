@@ -23,8 +23,8 @@ void mlp(const TensorView& h,
   const Arena::Mark mark = work.scratch.mark();
   const TensorView gate = work.scratch.take(DType::kF32, {tokens, ffn});
   const TensorView up = work.scratch.take(DType::kF32, {tokens, ffn});
-  linear(h, w.gate, {}, gate, work.compute, work.scratch, work.stream);
-  linear(h, w.up, {}, up, work.compute, work.scratch, work.stream);
+  const Product both[] = {{w.gate, {}, gate}, {w.up, {}, up}};
+  linear(h, both, work.compute, work.scratch, work.stream);
   (activation == Activation::kSilu ? silu_mul : gelu_tanh_mul)(gate, up, gate, work.stream);
   linear(gate, w.down, {}, out, work.compute, work.scratch, work.stream);
   work.scratch.rewind(mark);

@@ -8,8 +8,8 @@ namespace se {
 enum class Activation : uint8_t { kSilu, kGeluTanh };
 
 struct MlpWeights {
-  TensorView gate, up;  // [ffn, hidden]
-  TensorView down;      // [hidden, ffn]
+  Weight gate, up;  // [ffn, hidden]
+  Weight down;      // [hidden, ffn]
 };
 
 // Tensors blk.LAYER.ffn_{gate,up,down}SUFFIX.weight; errors as Weights'.

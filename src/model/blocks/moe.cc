@@ -15,11 +15,11 @@ Result<MoeWeights> read_moe(Weights& tensors,
   w.routing = routing;
   SE_ASSIGN(w.router, tensors.projection(name("ffn_gate_inp.weight"), m.experts, h.hidden));
   SE_ASSIGN(w.bias, tensors.vector_if_any(name("exp_probs_b.bias"), m.experts));
-  SE_ASSIGN(const std::vector<TensorView> gate,
+  SE_ASSIGN(const std::vector<Weight> gate,
             tensors.experts(name("ffn_gate_exps.weight"), m.experts, m.ffn, h.hidden));
-  SE_ASSIGN(const std::vector<TensorView> up,
+  SE_ASSIGN(const std::vector<Weight> up,
             tensors.experts(name("ffn_up_exps.weight"), m.experts, m.ffn, h.hidden));
-  SE_ASSIGN(const std::vector<TensorView> down,
+  SE_ASSIGN(const std::vector<Weight> down,
             tensors.experts(name("ffn_down_exps.weight"), m.experts, h.hidden, m.ffn));
   for (size_t e = 0; e < gate.size(); ++e) w.experts.push_back({gate[e], up[e], down[e]});
   if (m.shared_ffn > 0) {

@@ -14,11 +14,13 @@ namespace se::deepseek2 {
 
 // A query head is [nope | rope]; rank is that of the latent.
 struct LatentAttention {
-  TensorView q_a, q_a_norm;    // [q_rank, hidden], f32 [q_rank]; empty: one projection
-  TensorView q;                // [q_heads * (nope + rope), q_rank], or of hidden
-  TensorView kv_a, kv_a_norm;  // [rank + rope, hidden]; f32 [rank]: of the latent, not of the rotated key
-  TensorView o;                // [hidden, q_heads * v]
-  int out_dim = 0;             // q_heads * v
+  Weight q_a;            // [q_rank, hidden]; empty: one projection
+  Weight q;              // [q_heads * (nope + rope), q_rank], or of hidden
+  Weight kv_a;           // [rank + rope, hidden]
+  Weight o;              // [hidden, q_heads * v]
+  TensorView q_a_norm;   // f32 [q_rank]
+  TensorView kv_a_norm;  // f32 [rank]: of the latent, not of the rotated key
+  int out_dim = 0;       // q_heads * v
 };
 
 // The norms of the latents have an eps of their own: the published code makes them with its default, whatever

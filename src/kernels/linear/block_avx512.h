@@ -1,0 +1,98 @@
+// kernels/linear/block_avx512.h -- one block of a panel (packed.h) in registers; for the AVX-512 and AMX files
+// alone, each of which gets its own copy (all in an unnamed namespace).
+#pragma once
+#include <immintrin.h>
+
+#include "kernels/linear/packed.h"
+
+namespace se::linear_detail {
+namespace {
+
+// Codes u >= 0 of 16 rows: dword k of lane r is columns 4 k .. 4 k + 3 of row r.
+template <BlockType kType>
+inline void load_codes(const uint8_t* codes, __m512i* u) {
+  const auto load = [&](int i) { return _mm512_loadu_si512(codes + 64 * i); };
+  if constexpr (kType == BlockType::kQ8_0) {
+    for (int k = 0; k < 8; ++k) u[k] = load(k);
+    return;
+  }
+  const __m512i low = _mm512_set1_epi8(15);
+  for (int k = 0; k < 4; ++k) {
+    const __m512i packed = load(k);
+    u[k] = _mm512_and_si512(packed, low);
+    u[4 + k] = _mm512_and_si512(_mm512_srli_epi16(packed, 4), low);
+  }
+  const auto add_bits = [](__m512i code, __m512i bits, __m512i mask) {
+    return _mm512_ternarylogic_epi32(code, bits, mask, 0xf8);  // code | (bits & mask)
+  };
+  if constexpr (kType == BlockType::kQ5_0) {
+    const __m512i fifth = load(4), mask = _mm512_set1_epi8(16);
+    for (int k = 0; k < 8; ++k) {
+      const __m512i bits = k < 4 ? _mm512_slli_epi16(fifth, unsigned(4 - k)) : _mm512_srli_epi16(fifth, unsigned(k - 4));
+      u[k] = add_bits(u[k], bits, mask);
+    }
+  }
+  if constexpr (kType == BlockType::kQ6_K) {
+    const __m512i mask = _mm512_set1_epi8(48);
+    for (int k = 0; k < 8; ++k) {
+      const __m512i upper = load(4 + k / 4);
+      const int shift = 4 - 2 * (k % 4);
+      const __m512i bits = shift >= 0 ? _mm512_slli_epi16(upper, unsigned(shift)) : _mm512_srli_epi16(upper, unsigned(-shift));
+      u[k] = add_bits(u[k], bits, mask);
+    }
+  }
+}
+
+struct Scales {
+  __m512 d, m;              // m: types with a minimum
+  __m512 first, second;  // Q6_K: of the halves
+};
+
+inline __m512 halves_at(const uint8_t* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+inline __m128i bytes_at(const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
+
+template <BlockType kType>
+inline Scales load_scales(const Panel& p, int64_t b) {
+  constexpr PackedLayout l = packed_layout(kType);
+  const uint8_t *at = p.scales + b * l.scales, *super = p.supers + b / 8 * l.supers;
+  Scales s{};
+  if constexpr (kType == BlockType::kQ4_K) {
+    const auto floats = [](const uint8_t* q) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes_at(q))); };
+    s.d = _mm512_mul_ps(halves_at(super), floats(at));
+    s.m = _mm512_xor_ps(_mm512_mul_ps(halves_at(super + 32), floats(at + 16)), _mm512_set1_ps(-0.0f));
+  } else if constexpr (kType == BlockType::kQ6_K) {
+    const auto floats = [](const uint8_t* q) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes_at(q))); };
+    s.d = halves_at(super), s.first = floats(at), s.second = floats(at + 16);
+  } else {
+    s.d = halves_at(at);
+    if constexpr (kType == BlockType::kQ4_1) s.m = halves_at(at + 32);
+  }
+  return s;
+}
+
+// acc += m_w dsum_x, then acc += d_w d_x product.
+template <BlockType kType>
+inline __m512 add_block(const Scales& s, float d, float dsum, __m512 product, __m512 acc) {
+  if constexpr (has_minimum(kType)) acc = _mm512_fmadd_ps(s.m, _mm512_set1_ps(dsum), acc);
+  return _mm512_fmadd_ps(_mm512_mul_ps(s.d, _mm512_set1_ps(d)), product, acc);
+}
+
+// Q6_K: scale0 s0 + scale1 s1; all of them integers below 2^24, so that nothing rounds.
+inline __m512 join_halves(const Scales& s, __m512i first, __m512i second) {
+  const __m512 one = _mm512_mul_ps(s.first, _mm512_cvtepi32_ps(first));
+  return _mm512_fmadd_ps(s.second, _mm512_cvtepi32_ps(second), one);
+}
+
+inline __mmask16 first_lanes(int64_t n) { return n >= 16 ? __mmask16(0xffff) : __mmask16((1u << n) - 1); }
+
+// Rows [row, row + 16) or what there is of them, of token t.
+inline void store_rows(const Output& y, int64_t row, int64_t t, __m512 sum) {
+  const __mmask16 lanes = first_lanes(y.out - row);
+  if (y.bias) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(lanes, y.bias + row));
+  _mm512_mask_storeu_ps(y.y + t * y.out + row, lanes, sum);
+}
+
+}  // namespace
+}  // namespace se::linear_detail
