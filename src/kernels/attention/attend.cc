@@ -12,13 +12,14 @@ namespace {
 
 constexpr int kTileRows = 64;   // query rows (tokens x heads of the group) that share a widened block
 constexpr int kShortRows = 24;  // up to here the splits of a tile are spread over items
+constexpr int kHeadRows = 64;   // query rows of a short item, of neighbouring KV heads: memory is read in order
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 
 struct Item {
   int64_t row = 0, token = 0, tokens = 0;    // query tokens [token, token + tokens), packed
   int64_t first = 0, split = 0, splits = 0;  // first split that the tile sees; this item's [split, + splits)
   int64_t partial = -1;                      // first of its partial results; -1: straight to out
-  int kv_head = 0;
+  int kv_head = 0, heads = 1;                // KV heads [kv_head, + heads)
 };
 
 struct Pass {
@@ -26,7 +27,7 @@ struct Pass {
   const KeySource& source;
   const AttentionCore& core;
   int group = 1, tile_tokens = 1;
-  int64_t rows = 0;           // of the widest tile
+  int64_t rows = 0;           // of the widest item
   int64_t thread_floats = 0;  // of scratch per thread
   float *scratch = nullptr, *partial_out = nullptr, *partial_lse = nullptr;
 
@@ -43,13 +44,14 @@ struct Pass {
 };
 
 // Calls fn(item) for every tile of the listed rows and every KV head, later tiles of a row first: they see
-// more keys, and the last items on a pool should be short. A short tile comes split by split, with the heads
-// of a split side by side, as their keys lie; item.partial is set. A long one comes with all its splits.
+// more keys, and the last items on a pool should be short. A short tile comes split by split, each with as many
+// KV heads as fit, as their keys lie; item.partial is set. A long one comes with all its splits.
 template <typename Fn>
 void for_each_item(const Pass& pass, const Fn& fn) {
   const int32_t* ids = pass.args.list.ids.ptr<int32_t>();
   const int32_t* start = pass.args.rows->q_start.ptr<int32_t>();
   const int heads = pass.source.kv_heads;
+  const bool alike = !pass.source.part || pass.source.part->index.row_heads == 1;
   int64_t partial = 0;
   for (int64_t i = 0; i < *pass.args.list.n.ptr<int32_t>(); ++i) {
     Item item;
@@ -70,22 +72,26 @@ void for_each_item(const Pass& pass, const Fn& fn) {
       if (most == 1 || rows > kShortRows) {
         for (item.kv_head = 0; item.kv_head < heads; ++item.kv_head) {
           item.split = item.first, item.splits = splits_of(item.kv_head), item.partial = -1;
+          item.heads = 1;
           fn(item);
         }
         continue;
       }
       item.splits = 1;
+      const int together = alike ? int(std::max<int64_t>(1, kHeadRows / rows)) : 1;
       for (item.split = item.first; item.split < item.first + most; ++item.split) {
-        for (item.kv_head = 0; item.kv_head < heads; ++item.kv_head, partial += rows) {
+        for (item.kv_head = 0; item.kv_head < heads; item.kv_head += item.heads) {
+          item.heads = std::min(together, heads - item.kv_head);
           item.partial = partial;
           fn(item);
+          partial += rows * item.heads;
         }
       }
     }
   }
 }
 
-struct TileWork {  // one thread's scratch
+struct TileWork {  // one thread's scratch; rows of one KV head after the other
   float *q, *scores, *out;
   int32_t *from, *seen;  // of each row, the keys of a block that it sees
   Running run;
@@ -122,11 +128,13 @@ void absorb_split(const Pass& pass,
   const int rows = int(item.tokens) * pass.group, kd = int(round_up8(pass.source.k_dim));
   const bool window = pass.args.window > 0;
   KeyBlockView block;
+  Ahead ahead;
   const int64_t skip = window ? std::max<int64_t>(lowest_place(pass.args, item.token) - begin, 0) : 0;
+  const bool few = rows <= pass.core.few_rows;
   for (int64_t b = begin + skip / kKeyBlock * kKeyBlock; b < end; b += kKeyBlock) {
-    reader.read(keys, b, std::min(b + kKeyBlock, end), item.token + item.tokens, rows <= 3, true, block);
-    reader.prefetch(keys, b + kKeyBlock, std::min(b + 2 * kKeyBlock, end), true);
-    if (block.n == 0) continue;
+    const int64_t to = std::min(b + kKeyBlock, end), after = std::min(b + 2 * kKeyBlock, end);
+    RowKeys head = keys;
+    reader.read(head, b, to, item.token + item.tokens, few, true, block);
     int first = rows;  // rows before it see nothing here: a later token sees more
     for (int r = rows - 1; r >= 0; --r) {
       const int64_t token = item.token + r / pass.group;
@@ -139,20 +147,31 @@ void absorb_split(const Pass& pass,
       }
       if (w.seen[r] > 0) first = r;
     }
-    if (first == rows) continue;
-    float* scores = w.scores + first * kKeyBlock;
-    pass.core.dots(w.q + first * kd, kd, rows - first, block.k, block.type, block.n, kd, scores);
-    const Running run{w.run.m + first, w.run.l + first, w.run.acc + first * w.run.stride, w.run.stride};
     const int32_t* from = window ? w.from + first : nullptr;
-    pass.core.absorb(scores,
-                     pass.args.scale,
-                     from,
-                     w.seen + first,
-                     rows - first,
-                     block.v,
-                     block.type,
-                     int(w.run.stride),
-                     run);
+    reader.look_ahead(keys, b + kKeyBlock, after, true, item.heads, ahead);
+    for (int h = 0; h < item.heads; ++h) {
+      if (h > 0 && reader.steps_to_next_head(block)) {
+        reader.next_head(block);
+      } else if (h > 0) {
+        head.kv_head = item.kv_head + h;
+        reader.read(head, b, to, item.token + item.tokens, few, true, block);
+      }
+      if (first == rows) continue;
+      const int64_t at = int64_t(h) * rows + first;
+      float* scores = w.scores + first * kKeyBlock;
+      pass.core.dots(w.q + at * kd, kd, rows - first, block.k, block.type, block.n, kd, scores, &ahead);
+      const Running run{w.run.m + at, w.run.l + at, w.run.acc + at * w.run.stride, w.run.stride};
+      pass.core.absorb(scores,
+                       pass.args.scale,
+                       from,
+                       w.seen + first,
+                       rows - first,
+                       block.v,
+                       block.type,
+                       int(w.run.stride),
+                       run,
+                       &ahead);
+    }
   }
 }
 
@@ -162,27 +181,25 @@ void run_item(const Pass& pass, const Item& item, int thread) {
   const KeySource& source = pass.source;
   const BlockReader reader(source, pass.core, scratch + tile_floats(pass));
   const RowKeys keys = row_keys(source, pass.args, item.row, item.kv_head);
-  const int64_t kd = round_up8(source.k_dim), rows = item.tokens * pass.group;
-  const auto head_of = [&](int64_t r) { return item.kv_head * pass.group + r % pass.group; };
-  for (int64_t r = 0; r < rows; ++r) {
-    std::memcpy(w.q + r * kd,
-                pass.args.q.at<float>(item.token + r / pass.group, head_of(r)),
-                size_t(source.k_dim) * 4);
+  const int64_t kd = round_up8(source.k_dim), rows = item.tokens * pass.group, all = rows * item.heads;
+  const auto token_of = [&](int64_t r) { return item.token + r % rows / pass.group; };
+  const auto head_of = [&](int64_t r) { return (item.kv_head + r / rows) * pass.group + r % pass.group; };
+  for (int64_t r = 0; r < all; ++r) {
+    std::memcpy(w.q + r * kd, pass.args.q.at<float>(token_of(r), head_of(r)), size_t(source.k_dim) * 4);
     std::fill(w.q + r * kd + source.k_dim, w.q + (r + 1) * kd, 0.f);
   }
   const int64_t split = pass.split_of(item.row), places = pass.places_of(item, keys);
   for (int64_t s = item.split; s < item.split + item.splits; ++s) {
-    std::fill(w.run.m, w.run.m + rows, kMinusInf);
-    std::fill(w.run.l, w.run.l + rows, 0.f);
-    std::fill(w.run.acc, w.run.acc + rows * w.run.stride, 0.f);
+    std::fill(w.run.m, w.run.m + all, kMinusInf);
+    std::fill(w.run.l, w.run.l + all, 0.f);
+    std::fill(w.run.acc, w.run.acc + all * w.run.stride, 0.f);
     absorb_split(pass, item, keys, reader, s * split, std::min((s + 1) * split, places), w);
-    for (int64_t r = 0; r < rows; ++r) {
-      const int64_t token = item.token + r / pass.group;
+    for (int64_t r = 0; r < all; ++r) {
       const bool alone = item.partial >= 0, first = s == item.split;
       const int64_t slot = item.partial + r;
       float* out =
-          alone ? pass.partial_out + slot * source.v_dim : pass.args.out.at<float>(token, head_of(r));
-      float* lse = alone ? pass.partial_lse + slot : pass.args.lse.at<float>(token, head_of(r));
+          alone ? pass.partial_out + slot * source.v_dim : pass.args.out.at<float>(token_of(r), head_of(r));
+      float* lse = alone ? pass.partial_lse + slot : pass.args.lse.at<float>(token_of(r), head_of(r));
       float* to = first ? out : w.out;
       const float got =
           pass.core.finish(w.run.m[r], w.run.l[r], w.run.acc + r * w.run.stride, source.v_dim, to);
@@ -195,11 +212,12 @@ void run_item(const Pass& pass, const Item& item, int thread) {
 }
 
 // The splits of a short tile, merged in ascending order as a long tile merges its own. `item` is the first
-// split of one head; the next split of that head is kv_heads items on.
+// split of some heads; the partials of the next one are a row of all heads on.
 void merge_splits(const Pass& pass, const Item& item, int64_t splits) {
   const int64_t rows = item.tokens * pass.group, dim = pass.source.v_dim;
-  for (int64_t r = 0; r < rows; ++r) {
-    const int64_t token = item.token + r / pass.group, head = item.kv_head * pass.group + r % pass.group;
+  for (int64_t r = 0; r < rows * item.heads; ++r) {
+    const int64_t token = item.token + r % rows / pass.group;
+    const int64_t head = (item.kv_head + r / rows) * pass.group + r % pass.group;
     float *out = pass.args.out.at<float>(token, head), *lse = pass.args.lse.at<float>(token, head);
     std::memcpy(out, pass.partial_out + (item.partial + r) * dim, size_t(dim) * 4);
     *lse = pass.partial_lse[item.partial + r];
@@ -243,11 +261,11 @@ void attend(const AttendArgs& args, const KeySource& source, Stream& stream) {
   for_each_item(pass, [&](const Item& item) {
     ++n_items;
     n_tiles += item.partial >= 0 && item.split == item.first;
-    n_partials += item.partial >= 0 ? item.tokens * pass.group : 0;
-    pass.rows = std::max(pass.rows, item.tokens * pass.group);
+    n_partials += item.partial >= 0 ? item.tokens * pass.group * item.heads : 0;
+    pass.rows = std::max(pass.rows, item.tokens * pass.group * item.heads);
   });
   Item* items = arena.take<Item>(n_items).data();
-  struct Tile {  // of one head, whose splits are spread over items
+  struct Tile {  // of some heads, whose splits are spread over items
     int64_t first, splits;
   };
   Tile* tiles = arena.take<Tile>(n_tiles).data();
@@ -256,12 +274,13 @@ void attend(const AttendArgs& args, const KeySource& source, Stream& stream) {
   pass.thread_floats = (tile_floats(pass) + reader_floats(source) + 15) / 16 * 16;
   pass.scratch = arena.take<float>(pass.thread_floats * stream.pool().threads()).data();
 
-  int64_t at = 0, tile = 0;
+  int64_t at = 0, made = 0, group = 0, groups = 0;  // tiles of a split stand in the order of their heads
   for_each_item(pass, [&](const Item& item) {
-    if (item.partial >= 0 && item.split == item.first)
-      tiles[tile++] = {at, 1};
-    else if (item.partial >= 0)
-      tiles[tile - source.kv_heads + item.kv_head].splits = item.split - item.first + 1;
+    if (item.partial >= 0) {
+      group = item.kv_head == 0 ? 0 : group + 1;
+      if (item.split == item.first) tiles[made++] = {at, 0}, groups = group + 1;
+      ++tiles[made - groups + group].splits;
+    }
     items[at++] = item;
   });
   struct Job {

@@ -9,7 +9,9 @@
 namespace se {
 namespace cpu {
 
-const AttentionCore& attention_core() { return isa() >= Isa::kAvx2 ? kCoreAvx2 : kCoreBaseline; }
+const AttentionCore& attention_core() {
+  return isa() >= Isa::kAvx512 ? kCoreAvx512 : isa() >= Isa::kAvx2 ? kCoreAvx2 : kCoreBaseline;
+}
 
 void attend_tiles(const AttendArgs& args,
                   const AttentionPart& part,

@@ -82,6 +82,29 @@ struct Bench {
     });
   }
 
+  // One decode step through `layers` layers whose slices lie in common pages, as a store lays them out: more than
+  // the caches hold.
+  void step(const char* name, const Shape& s, int64_t past, int64_t layers) {
+    if (skips(name)) return;
+    const Tokens x(s, past + 1, 1);
+    const int64_t slice = s.page_bytes(), pages = (past + s.page - 1) / s.page;
+    Scene scene(s, layers, 0, pages * layers * slice);
+    scene.add_row(x, past, 1, 256);
+    scene.build();
+    char* base = static_cast<char*>(scene.part().planes[0].data);
+    for (int64_t p = 0; p < pages; ++p) {
+      for (int64_t l = 1; l < layers; ++l)
+        std::memcpy(base + (p * layers + l) * slice, base + p * layers * slice, size_t(slice));
+    }
+    const double bytes = double(layers * past * s.kv_heads * (s.k_dim + s.v_dim) * block_bytes(s.dtype));
+    report(name, bytes, bytes / block_bytes(s.dtype) * 2 * s.q_heads / s.kv_heads, std::max(3, repeats / 10), [&] {
+      for (int64_t l = 0; l < layers; ++l) {
+        *scene.part().index.offset.ptr<int64_t>() = l * slice / 256 * s.page;
+        attend_plain(scene.args(), scene.part(), stream);
+      }
+    });
+  }
+
   // Tokens see the newest `window` keys.
   void window(const char* name, const Shape& s, int64_t past, int64_t fresh, int window) {
     if (skips(name)) return;
@@ -174,6 +197,8 @@ void run_all(int threads, int repeats, const std::string& only) {
   Shape smol;
   Shape wide = smol;
   wide.q_heads = 32, wide.kv_heads = 8, wide.k_dim = wide.v_dim = 128;
+  Shape qwen = smol;
+  qwen.q_heads = 14, qwen.kv_heads = 2;
   Shape exact = smol;
   exact.dtype = DType::kF32;
   std::printf("threads %d, isa %s\n", threads, cpu::to_string(cpu::isa()));
@@ -181,6 +206,8 @@ void run_all(int threads, int repeats, const std::string& only) {
   if (only.empty()) roof(pool, std::max(3, repeats / 10), 256 << 20, "plain sum, 256 MiB");
   b.attend("decode 8K, 9 of 3 x 64, f16", smol, 8192, 1);
   b.attend("decode 8K, 9 of 3 x 64, f32", exact, 8192, 1);
+  b.step("step at 8K, 30 x 9 of 3 x 64, f16", smol, 8192, 30);
+  b.step("step at 16K, 24 x 14 of 2 x 64, f16", qwen, 16384, 24);
   b.attend("decode 8K, loader, f16", smol, 8192, 1, 1, true);
   b.attend("decode 256, 9 of 3 x 64, f16", smol, 256, 1);
   b.attend("decode 8 rows of 2K, f16", smol, 2048, 1, 8);

@@ -185,7 +185,7 @@ TEST_P(AttentionBits, TablesPerHeadReadTheirOwnRuns) {
 
 std::vector<BitCase> cases() {
   std::vector<BitCase> all;
-  for (cpu::Isa isa : {cpu::Isa::kBaseline, cpu::Isa::kAvx2}) {
+  for (cpu::Isa isa : {cpu::Isa::kBaseline, cpu::Isa::kAvx2, cpu::Isa::kAvx512}) {
     all.push_back({{9, 3, 64, 64, DType::kF16}, isa});
     all.push_back({{2, 2, 80, 80, DType::kBF16}, isa});
     all.push_back({{4, 1, 36, 20, DType::kF16}, isa});

@@ -204,7 +204,7 @@ TEST_P(Attention, TheExponentialIsGoodToTwoUlp) {
     float m = -kInf, l = 0;
     w = x;
     core.absorb(
-        w.data(), 1.f, nullptr, &seen, 1, rows.data(), cpu::RowType::kF32, 8, {&m, &l, acc.data(), 8});
+        w.data(), 1.f, nullptr, &seen, 1, rows.data(), cpu::RowType::kF32, 8, {&m, &l, acc.data(), 8}, nullptr);
     EXPECT_EQ(w[0], 1.f);
     EXPECT_EQ(w[7], 0.f);
     EXPECT_EQ(w[8], 0.f);
@@ -239,7 +239,7 @@ std::string name_of(const ::testing::TestParamInfo<Case>& info) {
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (cpu::Isa isa : {cpu::Isa::kBaseline, cpu::Isa::kAvx2}) {
+  for (cpu::Isa isa : {cpu::Isa::kBaseline, cpu::Isa::kAvx2, cpu::Isa::kAvx512}) {
     all.push_back({9, 3, 64, 64, DType::kF16, isa});
     all.push_back({3, 3, 80, 80, DType::kF16, isa});
     all.push_back({8, 2, 128, 128, DType::kBF16, isa});

@@ -22,6 +22,22 @@ struct Running {
   int64_t stride = 0;
 };
 
+// Memory that the next block will read, asked for line by line between the products of this one: a burst would
+// wait for the few misses that a core can have under way, and lines in the order in which they lie let the
+// machine's own prefetcher run ahead.
+struct Ahead {
+  static constexpr int kMost = 2 * kKeyBlock;
+  const char *begin[kMost], *end[kMost];
+  int n = 0, at = 0;
+  void add(const char* from, int64_t bytes) {
+    if (n > 0 && end[n - 1] == from) {
+      end[n - 1] += bytes;
+    } else if (n < kMost) {
+      begin[n] = from, end[n++] = from + bytes;
+    }
+  }
+};
+
 struct AttentionCore {
   // out[r * kKeyBlock + j] = q[r] . keys[j] for j < n. dim is a multiple of 8; keys[] goes on with any valid
   // pointers up to the next multiple of 4. Lane d % 8 sums its products in ascending d, then the lanes in
@@ -33,7 +49,8 @@ struct AttentionCore {
                RowType type,
                int n,
                int dim,
-               float* out);
+               float* out,
+               Ahead* ahead);
   // Folds a block into `run`: row r sees keys from[r] .. seen[r] of it (from null: from 0), scores[r *
   // kKeyBlock + j] being raw dots (overwritten by the weights). dim, of the values, is a multiple of 8.
   // Values of keys not seen are never touched.
@@ -45,7 +62,8 @@ struct AttentionCore {
                  const void* const* values,
                  RowType type,
                  int dim,
-                 const Running& run);
+                 const Running& run,
+                 Ahead* ahead);
   // out[0 .. dim) += sum of weights[j] x rows[j], j < n ascending; dim a multiple of 8.
   void (*add_rows)(const float* weights, const void* const* rows, RowType type, int n, int dim, float* out);
   // out[0 .. dim) = acc / l; returns m + ln l. Nothing seen: zeros and -inf.
@@ -55,10 +73,13 @@ struct AttentionCore {
   // `rows` rows of `dim` elements as f32, exactly. in_stride is in bytes, out_stride in floats.
   void (*widen)(
       const char* in, int64_t in_stride, RowType type, int rows, int dim, float* out, int64_t out_stride);
+  // Up to so many query rows read plain keys where they lie; for more, a block is widened once. No bit shows it.
+  int few_rows = 3;
 };
 
 extern const AttentionCore kCoreBaseline;
 extern const AttentionCore kCoreAvx2;
+extern const AttentionCore kCoreAvx512;
 const AttentionCore& attention_core();  // of isa()
 
 }  // namespace se::cpu

@@ -6,12 +6,27 @@
 // tiles of a prompt take any number.
 namespace {
 
+using se::cpu::Ahead;
 using se::cpu::AttentionCore;
 using se::cpu::kKeyBlock;
 using se::cpu::RowType;
 using se::cpu::Running;
 
 constexpr float kMinusInf = -__builtin_inff();
+
+// The next `lines` lines of what lies ahead.
+inline void fetch(Ahead* ahead, int lines) {
+  if (!ahead) return;
+  Ahead& a = *ahead;
+  while (lines > 0 && a.at < a.n) {
+    const char* p = a.begin[a.at];
+    for (; lines > 0 && p < a.end[a.at]; p += 64, --lines) __builtin_prefetch(p);
+    a.begin[a.at] = p;
+    if (p >= a.end[a.at]) ++a.at;
+  }
+}
+template <RowType kType>
+constexpr int kBytes = kType == RowType::kF32 ? 4 : 2;
 
 template <RowType kType>
 inline F8 load_row(const void* row, int i) {
@@ -48,22 +63,41 @@ inline void dot_block(const float* q, int64_t q_stride, const void* const* keys,
 }
 
 template <RowType kType, int kRows>
-inline void dot_rows(const float* q, int64_t q_stride, const void* const* keys, int n, int dim, float* out) {
+inline void dot_rows(const float* q,
+                     int64_t q_stride,
+                     const void* const* keys,
+                     int n,
+                     int dim,
+                     float* out,
+                     Ahead* ahead) {
+  const int lines = (dim * kBytes<kType> + 63) / 64;  // of a key: what is read now is asked for next
   int j = 0;
   if constexpr (kRows == 1) {
-    for (; j + 8 <= n; j += 8) dot_block<kType, 1, 8>(q, q_stride, keys + j, dim, out + j);
+    for (; j + 8 <= n; j += 8) {
+      fetch(ahead, 8 * lines);
+      dot_block<kType, 1, 8>(q, q_stride, keys + j, dim, out + j);
+    }
   }
-  for (; j < n; j += 4) dot_block<kType, kRows, 4>(q, q_stride, keys + j, dim, out + j);
+  for (; j < n; j += 4) {
+    fetch(ahead, 4 * lines);
+    dot_block<kType, kRows, 4>(q, q_stride, keys + j, dim, out + j);
+  }
 }
 
 template <RowType kType>
-void dots_of(
-    const float* q, int64_t q_stride, int rows, const void* const* keys, int n, int dim, float* out) {
+void dots_of(const float* q,
+             int64_t q_stride,
+             int rows,
+             const void* const* keys,
+             int n,
+             int dim,
+             float* out,
+             Ahead* ahead) {
   int r = 0;
   for (; r + 3 <= rows; r += 3)
-    dot_rows<kType, 3>(q + r * q_stride, q_stride, keys, n, dim, out + r * kKeyBlock);
-  if (rows - r == 2) dot_rows<kType, 2>(q + r * q_stride, q_stride, keys, n, dim, out + r * kKeyBlock);
-  if (rows - r == 1) dot_rows<kType, 1>(q + r * q_stride, q_stride, keys, n, dim, out + r * kKeyBlock);
+    dot_rows<kType, 3>(q + r * q_stride, q_stride, keys, n, dim, out + r * kKeyBlock, ahead);
+  if (rows - r == 2) dot_rows<kType, 2>(q + r * q_stride, q_stride, keys, n, dim, out + r * kKeyBlock, ahead);
+  if (rows - r == 1) dot_rows<kType, 1>(q + r * q_stride, q_stride, keys, n, dim, out + r * kKeyBlock, ahead);
 }
 
 // Every score is -inf: as if nothing was seen.
@@ -110,7 +144,8 @@ inline void sum_values(float* acc,
                        const float* weights,
                        const void* const* values,
                        int n,
-                       int d) {
+                       int d,
+                       Ahead* ahead) {
   F8 sum[kRows][kVecs];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
@@ -118,6 +153,7 @@ inline void sum_values(float* acc,
     for (int v = 0; v < kVecs; ++v) sum[r][v] = mul8(load8(acc + r * stride + 8 * v), set8(kept[r]));
   }
   for (int j = 0; j < n; ++j) {
+    fetch(ahead, (kVecs * 8 * kBytes<kType> + 63) / 64);
     F8 w[kRows];
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) w[r] = set8(weights[r * kKeyBlock + j]);
@@ -142,14 +178,15 @@ inline void add_values(float* acc,
                        const float* weights,
                        const void* const* values,
                        int n,
-                       int dim) {
+                       int dim,
+                       Ahead* ahead) {
   int d = 0;
   if constexpr (kRows == 1) {
-    for (; d + 64 <= dim; d += 64) sum_values<kType, 1, 8>(acc + d, stride, kept, weights, values, n, d);
+    for (; d + 64 <= dim; d += 64) sum_values<kType, 1, 8>(acc + d, stride, kept, weights, values, n, d, ahead);
   }
-  for (; d + 32 <= dim; d += 32) sum_values<kType, kRows, 4>(acc + d, stride, kept, weights, values, n, d);
-  for (; d + 16 <= dim; d += 16) sum_values<kType, kRows, 2>(acc + d, stride, kept, weights, values, n, d);
-  for (; d < dim; d += 8) sum_values<kType, kRows, 1>(acc + d, stride, kept, weights, values, n, d);
+  for (; d + 32 <= dim; d += 32) sum_values<kType, kRows, 4>(acc + d, stride, kept, weights, values, n, d, ahead);
+  for (; d + 16 <= dim; d += 16) sum_values<kType, kRows, 2>(acc + d, stride, kept, weights, values, n, d, ahead);
+  for (; d < dim; d += 8) sum_values<kType, kRows, 1>(acc + d, stride, kept, weights, values, n, d, ahead);
 }
 
 template <RowType kType, int kRows>
@@ -162,7 +199,8 @@ inline void absorb_rows(float* s,
                         float* m,
                         float* l,
                         float* acc,
-                        int64_t stride) {
+                        int64_t stride,
+                        Ahead* ahead) {
   float kept[kRows];
   int begin = 0, end = seen[0];  // keys that all rows see; the rest row by row: no unseen value is touched
   for (int r = 0; r < kRows; ++r) {
@@ -174,11 +212,11 @@ inline void absorb_rows(float* s,
   const auto alone = [&](int r, int first, int last) {
     if (first >= last) return;
     const float* weights = s + r * kKeyBlock + first;
-    add_values<kType, 1>(acc + r * stride, stride, kept + r, weights, values + first, last - first, dim);
+    add_values<kType, 1>(acc + r * stride, stride, kept + r, weights, values + first, last - first, dim, ahead);
     kept[r] = 1;
   };
   for (int r = 0; from && r < kRows; ++r) alone(r, from[r], begin);
-  add_values<kType, kRows>(acc, stride, kept, s + begin, values + begin, end - begin, dim);
+  add_values<kType, kRows>(acc, stride, kept, s + begin, values + begin, end - begin, dim, ahead);
   for (int r = 0; r < kRows; ++r) {
     const int first = from && from[r] > end ? from[r] : end;
     kept[r] = 1;
@@ -194,7 +232,8 @@ void absorb_of(float* s,
                int rows,
                const void* const* values,
                int dim,
-               const Running& run) {
+               const Running& run,
+               Ahead* ahead) {
   const auto some = [&]<int kRows>(int r) {
     absorb_rows<kType, kRows>(s + r * kKeyBlock,
                               scale,
@@ -205,7 +244,8 @@ void absorb_of(float* s,
                               run.m + r,
                               run.l + r,
                               run.acc + r * run.stride,
-                              run.stride);
+                              run.stride,
+                              ahead);
   };
   int r = 0;
   for (; r + 3 <= rows; r += 3) some.template operator()<3>(r);
@@ -235,14 +275,15 @@ void dots(const float* q,
           RowType type,
           int n,
           int dim,
-          float* out) {
+          float* out,
+          Ahead* ahead) {
   switch (type) {
     case RowType::kF32:
-      return dots_of<RowType::kF32>(q, q_stride, rows, keys, n, dim, out);
+      return dots_of<RowType::kF32>(q, q_stride, rows, keys, n, dim, out, ahead);
     case RowType::kF16:
-      return dots_of<RowType::kF16>(q, q_stride, rows, keys, n, dim, out);
+      return dots_of<RowType::kF16>(q, q_stride, rows, keys, n, dim, out, ahead);
     case RowType::kBF16:
-      return dots_of<RowType::kBF16>(q, q_stride, rows, keys, n, dim, out);
+      return dots_of<RowType::kBF16>(q, q_stride, rows, keys, n, dim, out, ahead);
   }
 }
 
@@ -254,14 +295,15 @@ void absorb(float* s,
             const void* const* values,
             RowType type,
             int dim,
-            const Running& run) {
+            const Running& run,
+            Ahead* ahead) {
   switch (type) {
     case RowType::kF32:
-      return absorb_of<RowType::kF32>(s, scale, from, seen, rows, values, dim, run);
+      return absorb_of<RowType::kF32>(s, scale, from, seen, rows, values, dim, run, ahead);
     case RowType::kF16:
-      return absorb_of<RowType::kF16>(s, scale, from, seen, rows, values, dim, run);
+      return absorb_of<RowType::kF16>(s, scale, from, seen, rows, values, dim, run, ahead);
     case RowType::kBF16:
-      return absorb_of<RowType::kBF16>(s, scale, from, seen, rows, values, dim, run);
+      return absorb_of<RowType::kBF16>(s, scale, from, seen, rows, values, dim, run, ahead);
   }
 }
 
@@ -269,11 +311,11 @@ void add_rows(const float* weights, const void* const* rows, RowType type, int n
   const float one = 1;
   switch (type) {
     case RowType::kF32:
-      return add_values<RowType::kF32, 1>(out, dim, &one, weights, rows, n, dim);
+      return add_values<RowType::kF32, 1>(out, dim, &one, weights, rows, n, dim, nullptr);
     case RowType::kF16:
-      return add_values<RowType::kF16, 1>(out, dim, &one, weights, rows, n, dim);
+      return add_values<RowType::kF16, 1>(out, dim, &one, weights, rows, n, dim, nullptr);
     case RowType::kBF16:
-      return add_values<RowType::kBF16, 1>(out, dim, &one, weights, rows, n, dim);
+      return add_values<RowType::kBF16, 1>(out, dim, &one, weights, rows, n, dim, nullptr);
   }
 }
 

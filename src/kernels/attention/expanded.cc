@@ -97,7 +97,7 @@ void attend_tile(const AttendArgs& args,
     }
     if (first == n) break;
     core.dots(
-        w.q + first * qd, qd, n - first, k, RowType::kF32, count, int(qd), w.scores + first * kKeyBlock);
+        w.q + first * qd, qd, n - first, k, RowType::kF32, count, int(qd), w.scores + first * kKeyBlock, nullptr);
     core.absorb(w.scores + first * kKeyBlock,
                 args.scale,
                 nullptr,
@@ -106,7 +106,8 @@ void attend_tile(const AttendArgs& args,
                 v,
                 RowType::kF32,
                 int(vd),
-                {w.m + first, w.l + first, w.acc + first * vd, vd});
+                {w.m + first, w.l + first, w.acc + first * vd, vd},
+                nullptr);
   }
   for (int r = 0; r < n; ++r) {
     float *out = args.out.at<float>(begin + r, head), *lse = args.lse.at<float>(begin + r, head);

@@ -47,7 +47,7 @@ void multiply(const AttentionCore& core,
   float sums[kKeyBlock * kKeyBlock];
   for (int64_t i = 0; i < m.rows; i += kKeyBlock) {
     const int n = m.block(i, w);
-    core.dots(x, x_stride, rows, w, m.type, n, m.dim, sums);
+    core.dots(x, x_stride, rows, w, m.type, n, m.dim, sums, nullptr);
     for (int r = 0; r < rows; ++r)
       std::memcpy(y + r * y_stride + i, sums + r * kKeyBlock, size_t(n) * sizeof(float));
   }

@@ -72,11 +72,12 @@ void run_item(const Pass& pass, const Item& item, int thread) {
   }
   const int64_t end = std::min(item.begin + kItemPlaces, pass.places_of(item, keys));
   KeyBlockView block;
+  Ahead ahead;
   for (int64_t b = item.begin; b < end; b += kKeyBlock) {
-    reader.read(keys, b, std::min(b + kKeyBlock, end), item.token + item.tokens, rows <= 3, false, block);
-    reader.prefetch(keys, b + kKeyBlock, std::min(b + 2 * kKeyBlock, end), false);
+    reader.read(keys, b, std::min(b + kKeyBlock, end), item.token + item.tokens, rows <= pass.core.few_rows, false, block);
+    reader.look_ahead(keys, b + kKeyBlock, std::min(b + 2 * kKeyBlock, end), false, 1, ahead);
     if (block.n == 0) continue;
-    pass.core.dots(q, kd, int(rows), block.k, block.type, block.n, int(kd), scores);
+    pass.core.dots(q, kd, int(rows), block.k, block.type, block.n, int(kd), scores, &ahead);
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t token = item.token + r / pass.group;
       const int64_t present = std::clamp<int64_t>(token + 1 - block.first_present, 0, block.n - block.n_past);

@@ -135,11 +135,12 @@ void BlockReader::read_runs(
       if (own_values) decode(row.kv_head, slot, int(n), true, v_tile_ + b.n * v_stride_);
     } else {
       const char* k = kp.at<char>(slot / page, slot % page, row.kv_head);
-      const char* v = values ? vp.at<char>(slot / page, slot % page, row.kv_head) : nullptr;
+      const char* v = own_values ? vp.at<char>(slot / page, slot % page, row.kv_head) : k;
       if (direct) {
+        const int64_t v_step = own_values ? vp.stride[1] : kp.stride[1];
         for (int64_t i = 0; i < n; ++i) {
           b.k[b.n + i] = k + i * kp.stride[1];
-          if (values) b.v[b.n + i] = v + i * vp.stride[1];
+          b.v[b.n + i] = v + i * v_step;
         }
       } else {
         core_.widen(
@@ -153,8 +154,21 @@ void BlockReader::read_runs(
   }
 }
 
-void BlockReader::prefetch(const RowKeys& row, int64_t at, int64_t to, bool values) const {
-  if (source_.load || !source_.part || at >= row.extent) return;
+bool BlockReader::steps_to_next_head(const KeyBlockView& b) const {
+  return !source_.load && source_.part && b.n_past == b.n && b.n > 0 && b.direct;
+}
+
+void BlockReader::next_head(KeyBlockView& b) const {
+  const int64_t k_step = source_.part->planes[0].stride[2],
+                v_step = source_.v_in_k ? k_step : source_.part->planes[1].stride[2];
+  for (int j = 0; j < (b.n + 3) / 4 * 4; ++j) b.k[j] = static_cast<const char*>(b.k[j]) + k_step;
+  for (int j = 0; j < b.n; ++j) b.v[j] = static_cast<const char*>(b.v[j]) + v_step;
+}
+
+void BlockReader::look_ahead(
+    const RowKeys& row, int64_t at, int64_t to, bool values, int heads, Ahead& ahead) const {
+  ahead.n = ahead.at = 0;
+  if (source_.load || !source_.part || at >= row.extent || at >= to) return;
   const KvIndex& index = source_.part->index;
   const int64_t begin = at - row.base, end = to - row.base;
   const int64_t unit = index.unit, page = index.page, size = source_.type == RowType::kF32 ? 4 : 2;
@@ -165,9 +179,8 @@ void BlockReader::prefetch(const RowKeys& row, int64_t at, int64_t to, bool valu
     for (int p = 0; p < (values && !source_.v_in_k ? 2 : 1) && t0 < t1; ++p) {
       const TensorView& plane = source_.part->planes[size_t(p)];
       const char* key = plane.at<char>(slot / page, slot % page, row.kv_head);
-      for (int64_t t = t0; t < t1; ++t, key += plane.stride[1]) {
-        for (int64_t byte = 0; byte < plane.shape[3] * size; byte += 64) __builtin_prefetch(key + byte);
-      }
+      const int64_t bytes = (heads - 1) * plane.stride[2] + plane.shape[3] * size;
+      for (int64_t t = t0; t < t1; ++t, key += plane.stride[1]) ahead.add(key, bytes);
     }
   }
 }
@@ -200,6 +213,7 @@ void BlockReader::read(const RowKeys& row,
   const int64_t p0 = std::max(begin, row.extent), p1 = std::min(end, last);
   const bool whole_lanes = k_stride_ == source_.k_dim && v_stride_ == source_.v_dim;
   const bool direct = !source_.load && few && whole_lanes && p0 >= p1;
+  b.direct = direct;
   b.type = direct ? source_.type : RowType::kF32;
   if (row.n_runs > 0 && begin < row.extent) read_runs(row, begin, end, direct, values, b);
   b.n_past = b.n;

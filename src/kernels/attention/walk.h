@@ -46,6 +46,7 @@ struct KeyBlockView {
   int n = 0, n_past = 0;
   int64_t first_present = 0;
   RowType type = RowType::kF32;
+  bool direct = false;  // read where it lies
   const void* k[kKeyBlock];
   const void* v[kKeyBlock];
   int32_t place[kKeyBlock];  // counted from the block's begin
@@ -69,8 +70,11 @@ class BlockReader {
             bool few,
             bool values,
             KeyBlockView& block) const;
-  // Asks for the plain keys (and values) at places [at, to), while the block before is worked on.
-  void prefetch(const RowKeys& row, int64_t at, int64_t to, bool values) const;
+  // A block of plain keys read where they lie, all of the part: the same places of the next KV head.
+  bool steps_to_next_head(const KeyBlockView& block) const;
+  void next_head(KeyBlockView& block) const;
+  // Where the plain keys (and values) of `heads` KV heads at places [at, to) lie.
+  void look_ahead(const RowKeys& row, int64_t at, int64_t to, bool values, int heads, Ahead& ahead) const;
 
  private:
   void read_runs(const RowKeys& row, int64_t at, int64_t to, bool direct, bool values, KeyBlockView& b) const;

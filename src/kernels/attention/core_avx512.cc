@@ -1,0 +1,415 @@
+// core_avx512.cc -- AttentionCore with sixteen lanes and 32 registers.
+//
+// Dots: lane d % 16 sums its products in ascending d; then the lanes of a quarter as (0+2) + (1+3) and the
+// quarters as (0+1) + (2+3). Sixteen dots are summed across their lanes together, whether of 1 row x 16 keys, 2
+// x 8 or 4 x 4: a dot's bits do not depend on its neighbours. Values: up to eight rows share a value that is
+// read and widened once; keys ascending.
+#include "kernels/attention/core.h"
+//
+#include "kernels/attention/vec16.inl"
+
+namespace {
+
+using se::cpu::Ahead;
+using se::cpu::AttentionCore;
+using se::cpu::kKeyBlock;
+using se::cpu::RowType;
+using se::cpu::Running;
+
+static_assert(kKeyBlock == 32);
+
+// The next `lines` lines of what lies ahead.
+inline void fetch(Ahead* ahead, int lines) {
+  if (!ahead) return;
+  Ahead& a = *ahead;
+  while (lines > 0 && a.at < a.n) {
+    const char* p = a.begin[a.at];
+    for (; lines > 0 && p < a.end[a.at]; p += 64, --lines) _mm_prefetch(p, _MM_HINT_T0);
+    a.begin[a.at] = p;
+    if (p >= a.end[a.at]) ++a.at;
+  }
+}
+
+template <RowType kType>
+constexpr int kBytes = kType == RowType::kF32 ? 4 : 2;
+
+template <RowType kType>
+inline F16 load_row(const void* row, int i) {
+  const char* p = static_cast<const char*>(row) + int64_t(i) * kBytes<kType>;
+  if constexpr (kType == RowType::kF32) return _mm512_loadu_ps(p);
+  const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  if constexpr (kType == RowType::kF16) return _mm512_cvtph_ps(h);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+// Lanes from n on are 0 and are not read.
+template <RowType kType>
+inline F16 load_some(const void* row, int i, int n) {
+  const char* p = static_cast<const char*>(row) + int64_t(i) * kBytes<kType>;
+  const __mmask16 m = __mmask16((1u << n) - 1);
+  if constexpr (kType == RowType::kF32) return _mm512_maskz_loadu_ps(m, p);
+  const __m256i h = _mm256_maskz_loadu_epi16(m, p);
+  if constexpr (kType == RowType::kF16) return _mm512_cvtph_ps(h);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+
+// Each quarter of the result: the sums of that quarter of a, b, c, d.
+inline F16 sum_quarters(F16 a, F16 b, F16 c, F16 d) {
+  const F16 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+  const F16 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+  const __m512d x = _mm512_castps_pd(ab), y = _mm512_castps_pd(cd);
+  return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+}
+// Quarter i of the result: the sum of the quarters of the i-th argument.
+inline F16 sum_across(F16 a, F16 b, F16 c, F16 d) {
+  const F16 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+  const F16 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x88), _mm512_shuffle_f32x4(c, d, 0xdd));
+  return _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+}
+
+// kRows x kKeys dots, kRows * kKeys <= 16 and kKeys a multiple of 4.
+template <RowType kType, int kRows, int kKeys>
+inline void dot_block(const float* q, int64_t q_stride, const void* const* keys, int dim, float* out) {
+  static_assert(kRows * kKeys <= 16 && kKeys % 4 == 0);
+  F16 sum[16];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) sum[i] = zero16();
+  int d = 0;
+  for (; d + 16 <= dim; d += 16) {
+    F16 a[kRows];
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) a[r] = _mm512_loadu_ps(q + r * q_stride + d);
+#pragma GCC unroll 16
+    for (int j = 0; j < kKeys; ++j) {
+      const F16 k = load_row<kType>(keys[j], d);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) sum[r * kKeys + j] = _mm512_fmadd_ps(a[r], k, sum[r * kKeys + j]);
+    }
+  }
+  if (d < dim) {
+#pragma GCC unroll 16
+    for (int j = 0; j < kKeys; ++j) {
+      const F16 k = load_some<kType>(keys[j], d, dim - d);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r)
+        sum[r * kKeys + j] = _mm512_fmadd_ps(
+            load_some<RowType::kF32>(q + r * q_stride, d, dim - d), k, sum[r * kKeys + j]);
+    }
+  }
+  F16 part[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i)
+    part[i] = sum_quarters(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]);
+  const F16 all = sum_across(part[0], part[1], part[2], part[3]);
+  if constexpr (kKeys == 16) _mm512_storeu_ps(out, all);
+  if constexpr (kKeys == 8) {
+    _mm256_storeu_ps(out, _mm512_castps512_ps256(all));
+    if constexpr (kRows > 1) _mm256_storeu_ps(out + kKeyBlock, _mm512_extractf32x8_ps(all, 1));
+  }
+  if constexpr (kKeys == 4) {
+    _mm_storeu_ps(out, _mm512_castps512_ps128(all));
+    if constexpr (kRows > 1) _mm_storeu_ps(out + kKeyBlock, _mm512_extractf32x4_ps(all, 1));
+    if constexpr (kRows > 2) _mm_storeu_ps(out + 2 * kKeyBlock, _mm512_extractf32x4_ps(all, 2));
+    if constexpr (kRows > 3) _mm_storeu_ps(out + 3 * kKeyBlock, _mm512_extractf32x4_ps(all, 3));
+  }
+}
+
+template <RowType kType, int kRows>
+inline void dot_rows(const float* q,
+                     int64_t q_stride,
+                     const void* const* keys,
+                     int n,
+                     int dim,
+                     float* out,
+                     Ahead* ahead) {
+  const int lines = (dim * kBytes<kType> + 63) / 64;  // of a key: what is read now is asked for next
+  int j = 0;
+  if constexpr (kRows == 1) {
+    for (; j + 16 <= n; j += 16) {
+      fetch(ahead, 16 * lines);
+      dot_block<kType, 1, 16>(q, q_stride, keys + j, dim, out + j);
+    }
+  }
+  if constexpr (kRows == 2) {
+    for (; j + 8 <= n; j += 8) {
+      fetch(ahead, 8 * lines);
+      dot_block<kType, 2, 8>(q, q_stride, keys + j, dim, out + j);
+    }
+  }
+  for (; j < n; j += 4) {
+    fetch(ahead, 4 * lines);
+    dot_block<kType, kRows, 4>(q, q_stride, keys + j, dim, out + j);
+  }
+}
+
+template <RowType kType>
+void dots_of(const float* q,
+             int64_t q_stride,
+             int rows,
+             const void* const* keys,
+             int n,
+             int dim,
+             float* out,
+             Ahead* ahead) {
+  int r = 0;
+  for (; r + 4 <= rows; r += 4)
+    dot_rows<kType, 4>(q + r * q_stride, q_stride, keys, n, dim, out + r * kKeyBlock, ahead);
+  if (rows - r == 3) dot_rows<kType, 3>(q + r * q_stride, q_stride, keys, n, dim, out + r * kKeyBlock, ahead);
+  if (rows - r == 2) dot_rows<kType, 2>(q + r * q_stride, q_stride, keys, n, dim, out + r * kKeyBlock, ahead);
+  if (rows - r == 1) dot_rows<kType, 1>(q + r * q_stride, q_stride, keys, n, dim, out + r * kKeyBlock, ahead);
+}
+
+// Scores of one row become weights; m and l move on. Returns the factor of what was summed before.
+inline float weigh(float* s, float scale, int from, int seen, float* m, float* l) {
+  if (seen <= from) return 1;
+  const F16 none = set16(kMinusInf), factor = set16(scale);
+  const uint32_t sees = uint32_t((uint64_t{1} << seen) - (uint64_t{1} << from));
+  const F16 a = _mm512_mask_mul_ps(none, __mmask16(sees), _mm512_loadu_ps(s), factor);
+  const F16 b = _mm512_mask_mul_ps(none, __mmask16(sees >> 16), _mm512_loadu_ps(s + 16), factor);
+  const float top = _mm512_reduce_max_ps(_mm512_max_ps(a, b));
+  const float now = top <= *m ? *m : top;  // NaN stays
+  if (now == kMinusInf) {  // as if nothing was seen
+    _mm512_storeu_ps(s, zero16()), _mm512_storeu_ps(s + 16, zero16());
+    return 1;
+  }
+  const F16 x = exp16(_mm512_sub_ps(a, set16(now))), y = exp16(_mm512_sub_ps(b, set16(now)));
+  _mm512_storeu_ps(s, x), _mm512_storeu_ps(s + 16, y);
+  const float sum = _mm512_reduce_add_ps(_mm512_add_ps(x, y));
+  if (*m == now) {
+    *l += sum;
+    return 1;
+  }
+  const float kept = exp1(*m - now);
+  *m = now;
+  *l = *l * kept + sum;
+  return kept;
+}
+
+// acc[r][0 .. 16 * kVecs) = acc * kept[r] + sum of weight x value, keys ascending; `tail` < 16: the only
+// vector has so many lanes.
+template <RowType kType, int kRows, int kVecs, bool kTail>
+inline void sum_values(float* acc,
+                       int64_t stride,
+                       const float* kept,
+                       const float* weights,
+                       const void* const* values,
+                       int n,
+                       int d,
+                       int tail,
+                       Ahead* ahead) {
+  static_assert(!kTail || kVecs == 1);
+  const __mmask16 some = kTail ? __mmask16((1u << tail) - 1) : __mmask16(0xffff);
+  F16 sum[kRows][kVecs];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v)
+      sum[r][v] = _mm512_mul_ps(_mm512_maskz_loadu_ps(some, acc + r * stride + 16 * v), set16(kept[r]));
+  }
+  for (int j = 0; j < n; ++j) {
+    fetch(ahead, (kVecs * 16 * kBytes<kType> + 63) / 64);
+    F16 x[kVecs];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) {
+      if constexpr (kTail)
+        x[v] = load_some<kType>(values[j], d, tail);
+      else
+        x[v] = load_row<kType>(values[j], d + 16 * v);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const F16 w = set16(weights[r * kKeyBlock + j]);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVecs; ++v) sum[r][v] = _mm512_fmadd_ps(w, x[v], sum[r][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) _mm512_mask_storeu_ps(acc + r * stride + 16 * v, some, sum[r][v]);
+  }
+}
+
+template <RowType kType, int kRows>
+inline void add_values(float* acc,
+                       int64_t stride,
+                       const float* kept,
+                       const float* weights,
+                       const void* const* values,
+                       int n,
+                       int dim,
+                       Ahead* ahead) {
+  int d = 0;
+  const auto some = [&]<int kVecs>() {
+    for (; d + 16 * kVecs <= dim; d += 16 * kVecs)
+      sum_values<kType, kRows, kVecs, false>(acc + d, stride, kept, weights, values, n, d, 0, ahead);
+  };
+  if constexpr (kRows == 1) some.template operator()<8>();
+  if constexpr (kRows <= 4) some.template operator()<4>();
+  if constexpr (kRows <= 8) some.template operator()<2>();
+  some.template operator()<1>();
+  if (d < dim) sum_values<kType, kRows, 1, true>(acc + d, stride, kept, weights, values, n, d, dim - d, ahead);
+}
+
+template <RowType kType, int kRows>
+inline void absorb_rows(float* s,
+                        float scale,
+                        const int32_t* from,
+                        const int32_t* seen,
+                        const void* const* values,
+                        int dim,
+                        float* m,
+                        float* l,
+                        float* acc,
+                        int64_t stride,
+                        Ahead* ahead) {
+  float kept[kRows];
+  int begin = 0, end = seen[0];  // keys that all rows see; the rest row by row: no unseen value is touched
+  for (int r = 0; r < kRows; ++r) {
+    kept[r] = weigh(s + r * kKeyBlock, scale, from ? from[r] : 0, seen[r], m + r, l + r);
+    end = seen[r] < end ? seen[r] : end;
+    if (from && from[r] > begin) begin = from[r];
+  }
+  if (begin > end) begin = end;
+  const auto alone = [&](int r, int first, int last) {
+    if (first >= last) return;
+    add_values<kType, 1>(
+        acc + r * stride, stride, kept + r, s + r * kKeyBlock + first, values + first, last - first, dim, ahead);
+    kept[r] = 1;
+  };
+  for (int r = 0; from && r < kRows; ++r) alone(r, from[r], begin);
+  add_values<kType, kRows>(acc, stride, kept, s + begin, values + begin, end - begin, dim, ahead);
+  for (int r = 0; r < kRows; ++r) {
+    kept[r] = 1;
+    alone(r, from && from[r] > end ? from[r] : end, seen[r]);
+  }
+}
+
+template <RowType kType>
+void absorb_of(float* s,
+               float scale,
+               const int32_t* from,
+               const int32_t* seen,
+               int rows,
+               const void* const* values,
+               int dim,
+               const Running& run,
+               Ahead* ahead) {
+  const auto some = [&]<int kRows>(int r) {
+    absorb_rows<kType, kRows>(s + r * kKeyBlock,
+                              scale,
+                              from ? from + r : nullptr,
+                              seen + r,
+                              values,
+                              dim,
+                              run.m + r,
+                              run.l + r,
+                              run.acc + r * run.stride,
+                              run.stride,
+                              ahead);
+  };
+  for (int r = 0; r < rows;) {  // 7 heads of a group in one pass, 9 as 5 + 4
+    const int left = rows - r, n = left <= 8 ? left : left == 9 ? 5 : 8;
+    switch (n) {
+      case 1: some.template operator()<1>(r); break;
+      case 2: some.template operator()<2>(r); break;
+      case 3: some.template operator()<3>(r); break;
+      case 4: some.template operator()<4>(r); break;
+      case 5: some.template operator()<5>(r); break;
+      case 6: some.template operator()<6>(r); break;
+      case 7: some.template operator()<7>(r); break;
+      default: some.template operator()<8>(r); break;
+    }
+    r += n;
+  }
+}
+
+template <RowType kType>
+void widen_of(const char* in, int64_t in_stride, int rows, int dim, float* out, int64_t out_stride) {
+  for (int r = 0; r < rows; ++r, in += in_stride, out += out_stride) {
+    int i = 0;
+    for (; i + 16 <= dim; i += 16) _mm512_storeu_ps(out + i, load_row<kType>(in, i));
+    if (i < dim)
+      _mm512_mask_storeu_ps(out + i, __mmask16((1u << (dim - i)) - 1), load_some<kType>(in, i, dim - i));
+  }
+}
+
+// Calls f with the type as a constant.
+template <typename F>
+inline void by_type(RowType type, const F& f) {
+  switch (type) {
+    case RowType::kF32: return f.template operator()<RowType::kF32>();
+    case RowType::kF16: return f.template operator()<RowType::kF16>();
+    case RowType::kBF16: return f.template operator()<RowType::kBF16>();
+  }
+}
+
+void dots(const float* q,
+          int64_t q_stride,
+          int rows,
+          const void* const* keys,
+          RowType type,
+          int n,
+          int dim,
+          float* out,
+          Ahead* ahead) {
+  by_type(type, [&]<RowType kType>() { dots_of<kType>(q, q_stride, rows, keys, n, dim, out, ahead); });
+}
+
+void absorb(float* s,
+            float scale,
+            const int32_t* from,
+            const int32_t* seen,
+            int rows,
+            const void* const* values,
+            RowType type,
+            int dim,
+            const Running& run,
+            Ahead* ahead) {
+  by_type(type, [&]<RowType kType>() { absorb_of<kType>(s, scale, from, seen, rows, values, dim, run, ahead); });
+}
+
+void add_rows(const float* weights, const void* const* rows, RowType type, int n, int dim, float* out) {
+  const float one = 1;
+  by_type(type, [&]<RowType kType>() { add_values<kType, 1>(out, dim, &one, weights, rows, n, dim, nullptr); });
+}
+
+float finish(float m, float l, const float* acc, int dim, float* out) {
+  const bool none = m == kMinusInf;
+  for (int d = 0; d < dim; d += 16) {
+    const __mmask16 some = dim - d >= 16 ? __mmask16(0xffff) : __mmask16((1u << (dim - d)) - 1);
+    const F16 x = none ? zero16() : _mm512_div_ps(_mm512_maskz_loadu_ps(some, acc + d), set16(l));
+    _mm512_mask_storeu_ps(out + d, some, x);
+  }
+  return none ? kMinusInf : m + __builtin_logf(l);
+}
+
+void merge(float* out, float* lse, const float* other, float other_lse, int dim) {
+  if (other_lse == kMinusInf) return;
+  if (*lse == kMinusInf) {
+    __builtin_memcpy(out, other, size_t(dim) * 4);
+    *lse = other_lse;
+    return;
+  }
+  const float m = *lse < other_lse ? other_lse : *lse;
+  const float w = exp1(*lse - m), u = exp1(other_lse - m), t = w + u;
+  for (int d = 0; d < dim; d += 16) {
+    const __mmask16 some = dim - d >= 16 ? __mmask16(0xffff) : __mmask16((1u << (dim - d)) - 1);
+    const F16 x = _mm512_mul_ps(set16(w), _mm512_maskz_loadu_ps(some, out + d));
+    const F16 y = _mm512_fmadd_ps(set16(u), _mm512_maskz_loadu_ps(some, other + d), x);
+    _mm512_mask_storeu_ps(out + d, some, _mm512_div_ps(y, set16(t)));
+  }
+  *lse = m + __builtin_logf(t);
+}
+
+void widen(
+    const char* in, int64_t in_stride, RowType type, int rows, int dim, float* out, int64_t out_stride) {
+  by_type(type, [&]<RowType kType>() { widen_of<kType>(in, in_stride, rows, dim, out, out_stride); });
+}
+
+}  // namespace
+
+namespace se::cpu {
+
+const AttentionCore kCoreAvx512 = {dots, absorb, add_rows, finish, merge, widen, 8};
+
+}  // namespace se::cpu
