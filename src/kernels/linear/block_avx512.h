@@ -1,5 +1,5 @@
-// kernels/linear/block_avx512.h -- one block of a panel (packed.h) in registers; for the AVX-512 and AMX files
-// alone, each of which gets its own copy (all in an unnamed namespace).
+// kernels/linear/block_avx512.h -- one block of a panel (packed.h) in registers; for the AVX-512 and AMX
+// files alone, each of which gets its own copy (all in an unnamed namespace).
 #pragma once
 #include <immintrin.h>
 
@@ -28,7 +28,8 @@ inline void load_codes(const uint8_t* codes, __m512i* u) {
   if constexpr (kType == BlockType::kQ5_0) {
     const __m512i fifth = load(4), mask = _mm512_set1_epi8(16);
     for (int k = 0; k < 8; ++k) {
-      const __m512i bits = k < 4 ? _mm512_slli_epi16(fifth, unsigned(4 - k)) : _mm512_srli_epi16(fifth, unsigned(k - 4));
+      const __m512i bits =
+          k < 4 ? _mm512_slli_epi16(fifth, unsigned(4 - k)) : _mm512_srli_epi16(fifth, unsigned(k - 4));
       u[k] = add_bits(u[k], bits, mask);
     }
   }
@@ -37,14 +38,15 @@ inline void load_codes(const uint8_t* codes, __m512i* u) {
     for (int k = 0; k < 8; ++k) {
       const __m512i upper = load(4 + k / 4);
       const int shift = 4 - 2 * (k % 4);
-      const __m512i bits = shift >= 0 ? _mm512_slli_epi16(upper, unsigned(shift)) : _mm512_srli_epi16(upper, unsigned(-shift));
+      const __m512i bits =
+          shift >= 0 ? _mm512_slli_epi16(upper, unsigned(shift)) : _mm512_srli_epi16(upper, unsigned(-shift));
       u[k] = add_bits(u[k], bits, mask);
     }
   }
 }
 
 struct Scales {
-  __m512 d, m;              // m: types with a minimum
+  __m512 d, m;           // m: types with a minimum
   __m512 first, second;  // Q6_K: of the halves
 };
 
@@ -59,11 +61,15 @@ inline Scales load_scales(const Panel& p, int64_t b) {
   const uint8_t *at = p.scales + b * l.scales, *super = p.supers + b / 8 * l.supers;
   Scales s{};
   if constexpr (kType == BlockType::kQ4_K) {
-    const auto floats = [](const uint8_t* q) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes_at(q))); };
+    const auto floats = [](const uint8_t* q) {
+      return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes_at(q)));
+    };
     s.d = _mm512_mul_ps(halves_at(super), floats(at));
     s.m = _mm512_xor_ps(_mm512_mul_ps(halves_at(super + 32), floats(at + 16)), _mm512_set1_ps(-0.0f));
   } else if constexpr (kType == BlockType::kQ6_K) {
-    const auto floats = [](const uint8_t* q) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes_at(q))); };
+    const auto floats = [](const uint8_t* q) {
+      return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes_at(q)));
+    };
     s.d = halves_at(super), s.first = floats(at), s.second = floats(at + 16);
   } else {
     s.d = halves_at(at);

@@ -247,13 +247,16 @@ void eight_rows(const Rows& w,
       _mm_prefetch(reinterpret_cast<const char*>(rows[r] + next + b * kBytes / kPer), _MM_HINT_T0);
     Turned block;
     load_block<kType>(rows, b, block);
-    const int64_t at = b * x.tokens;
-    int64_t t = begin;
-    if constexpr (kType == BlockType::kQ8_0) {
-      for (; t + 4 <= end; t += 4) two_planes<4>(block, x, at + t, acc + (t - begin));
-      for (; t < end; ++t) two_planes<1>(block, x, at + t, acc + (t - begin));
-    } else {
-      for (; t < end; ++t) one_plane<kType>(block, x, at + t, acc[t - begin]);
+    for (int64_t first = begin; first < end; first += kGroup) {
+      const int64_t at = place(x, first, b), tokens = end - first < kGroup ? end - first : kGroup;
+      float(*sums)[8] = acc + (first - begin);
+      int64_t t = 0;
+      if constexpr (kType == BlockType::kQ8_0) {
+        for (; t + 4 <= tokens; t += 4) two_planes<4>(block, x, at + t, sums + t);
+        for (; t < tokens; ++t) two_planes<1>(block, x, at + t, sums + t);
+      } else {
+        for (; t < tokens; ++t) one_plane<kType>(block, x, at + t, sums[t]);
+      }
     }
   }
   const __m256i mask = first_lanes(n);

@@ -111,7 +111,7 @@ void quantise(const float* x, int64_t begin, int64_t end, const Activations& a) 
       for (int k = 0; k < 4; ++k) q[k] = _mm256_cvtps_epi32(_mm256_mul_ps(v[k], inverse));  // to nearest even
       const __m256i words[2] = {_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3])};
       const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(words[0], words[1]), order);
-      const int64_t at = b * a.tokens + t;
+      const int64_t at = place(a, t, b);
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(a.q + at * kBlock), bytes);
       const __m256i ones = _mm256_set1_epi16(1);
       const __m256i pairs[2] = {_mm256_madd_epi16(words[0], ones), _mm256_madd_epi16(words[1], ones)};

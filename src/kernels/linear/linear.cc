@@ -15,6 +15,7 @@ namespace {
 using linear_detail::Activations;
 using linear_detail::BlockType;
 using linear_detail::kBlock;
+using linear_detail::kGroup;
 using linear_detail::kMaxTokens;
 using linear_detail::kPanelRows;
 using linear_detail::kTilePadding;
@@ -59,7 +60,9 @@ int64_t rows_per_item(int64_t out, int64_t row_bytes, int64_t tokens, int thread
   return std::clamp<int64_t>(rows, 8, 64);
 }
 
-Activations quantise(const TensorView& x, const Routines& r, Arena& scratch, Stream& stream) {
+bool packs() { return cpu::isa() >= cpu::Isa::kAvx512; }
+
+Activations quantise(const TensorView& x, Arena& scratch, Stream& stream) {
   Activations a;
   a.tokens = x.shape[0], a.blocks = x.shape[1] / kBlock;
   const int64_t n = a.tokens * a.blocks + kTilePadding;
@@ -68,9 +71,9 @@ Activations quantise(const TensorView& x, const Routines& r, Arena& scratch, Str
   a.dsum = scratch.take<float>(n).data();
   a.sum = scratch.take<int32_t>(n).data();
   a.half = scratch.take<int32_t>(n).data();
-  constexpr int64_t kRows = 8;
-  stream.pool().run(ceil_div(a.tokens, kRows), [&](int64_t item, int) {
-    r.quantise(x.ptr<float>(), item * kRows, std::min(a.tokens, (item + 1) * kRows), a);
+  const auto quantise = packs() ? linear_detail::quantise_avx512 : routines().quantise;
+  stream.pool().run(ceil_div(a.tokens, kGroup), [&](int64_t item, int) {
+    quantise(x.ptr<float>(), item * kGroup, std::min(a.tokens, (item + 1) * kGroup), a);
   });
   return a;
 }
@@ -79,7 +82,7 @@ Activations quantise(const TensorView& x, const Routines& r, Arena& scratch, Str
 // read them again.
 int64_t token_chunk(int64_t in) {
   constexpr int64_t kChunkBytes = 192 << 10;
-  return std::clamp<int64_t>(kChunkBytes / in / 8 * 8, 32, kMaxTokens);
+  return std::clamp<int64_t>(kChunkBytes / in / kGroup * kGroup, 32, kMaxTokens);
 }
 
 Output output_of(const Product& p) {
@@ -100,8 +103,6 @@ void run_blocks(const Product& p, const Activations& a, Stream& stream) {
   });
 }
 
-bool packs() { return cpu::isa() >= cpu::Isa::kAvx512; }
-
 // Panels of an item: eight items a thread for balance, but some microseconds' work each.
 int64_t panels_per_item(int64_t panels, int64_t panel_bytes, int64_t tokens, int threads) {
   constexpr int64_t kLeastBytes = 24 << 10;
@@ -111,7 +112,7 @@ int64_t panels_per_item(int64_t panels, int64_t panel_bytes, int64_t tokens, int
 
 // All products with packed weights, in one run of the pool.
 void run_panels(std::span<const Product> products, const Activations& a, Arena& scratch, Stream& stream) {
-  constexpr int64_t kTileTokens = 8;  // from here on tiles are faster than VNNI
+  constexpr int64_t kTileTokens = 12;  // from here on tiles are faster than VNNI
   const bool tiles = cpu::isa() >= cpu::Isa::kAmx && a.tokens >= kTileTokens;
   const int threads = stream.pool().threads();
   struct Share {
@@ -232,7 +233,7 @@ void linear(
   const auto in_panels = [&](const Product& p) { return in_blocks(p) && packs() && p.w.packed != nullptr; };
   const Arena::Mark mark = scratch.mark();
   Activations a;
-  if (std::any_of(products.begin(), products.end(), in_blocks)) a = quantise(x, routines(), scratch, stream);
+  if (std::any_of(products.begin(), products.end(), in_blocks)) a = quantise(x, scratch, stream);
   if (std::any_of(products.begin(), products.end(), in_panels)) run_panels(products, a, scratch, stream);
   for (const Product& p : products) {
     if (in_panels(p)) continue;

@@ -18,7 +18,7 @@ void quantise(const float* x, int64_t begin, int64_t end, const Activations& a) 
       const float amax = std::bit_cast<float>(top);
       const bool tiny = amax < kTiny;
       const float d = tiny ? 0 : amax / 127.0f, inverse = tiny ? 0 : 127.0f / amax;
-      const int64_t at = b * a.tokens + t;
+      const int64_t at = place(a, t, b);
       int32_t sum = 0;
       for (int i = 0; i < kBlock; ++i) {
         if (i == kBlock / 2) a.half[at] = sum;
@@ -128,7 +128,7 @@ void block_rows(
     for (int64_t b = 0; b < x.blocks; ++b) {
       const WeightBlock block = read_block(type, p + block_offset(type, b), int(b % 8));
       for (int64_t t = begin; t < end; ++t) {
-        const int64_t at = b * x.tokens + t;
+        const int64_t at = place(x, t, b);
         int sum = 0;
         for (int i = 0; i < kBlock; ++i) sum += block.scale[i / 16] * block.q[i] * x.q[at * kBlock + i];
         float& a = acc[t - begin];

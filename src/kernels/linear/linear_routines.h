@@ -24,15 +24,27 @@ inline constexpr int kMaxTokens = 128;  // of one call of block_rows
 inline constexpr float kTiny =
     1e-30f;  // blocks of activations below it count as zero (127 / amax would overflow)
 
-// Block-major, so that one block of weights meets all tokens in a row of memory.
+// Groups of 16 tokens (the last may have fewer), each block by block: one block of weights meets the tokens
+// of a group in a row of memory, and a group lies together whatever the number of tokens.
+inline constexpr int kGroup = 16;
 struct Activations {
   int64_t tokens = 0, blocks = 0;
-  int8_t* q = nullptr;      // [blocks, tokens, 32], in [-127, 127]
-  float* d = nullptr;       // [blocks, tokens]; NaN where a value was NaN
-  float* dsum = nullptr;    // [blocks, tokens] d * sum(q)
-  int32_t* sum = nullptr;   // [blocks, tokens] sum(q)
-  int32_t* half = nullptr;  // [blocks, tokens] sum of the first 16 of them
+  int8_t* q = nullptr;      // 32 at each place, in [-127, 127]
+  float* d = nullptr;       // NaN where a value was NaN
+  float* dsum = nullptr;    // d * sum(q)
+  int32_t* sum = nullptr;   // sum(q)
+  int32_t* half = nullptr;  // sum of the first 16 of them
 };
+
+// Tokens of the group that begins with `first`.
+static inline int64_t group_tokens(const Activations& a, int64_t first) {
+  return a.tokens - first < kGroup ? a.tokens - first : kGroup;
+}
+// Where block b of a token lies; that of the next block is group_tokens further.
+static inline int64_t place(const Activations& a, int64_t token, int64_t b) {
+  const int64_t first = token / kGroup * kGroup;
+  return first * a.blocks + b * group_tokens(a, first) + token - first;
+}
 
 enum class BlockType : uint8_t { kQ4_0, kQ4_1, kQ5_0, kQ8_0, kQ4_K, kQ6_K };
 
@@ -59,9 +71,9 @@ struct Output {
 };
 
 struct Routines {
-  // Tokens [begin, end) of x f32 [tokens, in].
+  // Tokens [begin, end) of x f32 [tokens, in], whole groups.
   void (*quantise)(const float* x, int64_t begin, int64_t end, const Activations& a);
-  // y[begin_token..end_token, rows]; at most kMaxTokens of them.
+  // y[begin_token..end_token, rows]; at most kMaxTokens of them, from the beginning of a group.
   void (*block_rows)(
       BlockType type, const Rows& w, const Activations& x, int64_t begin, int64_t end, const Output& y);
   // w.data is f32 row w.begin (not row 0): the caller has dequantised [begin, end) only. x f32 [tokens, in].

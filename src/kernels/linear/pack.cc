@@ -1,4 +1,5 @@
-// Rows of block types into panels (packed.h): plain C++, a few cycles a byte, done once when a model is loaded.
+// Rows of block types into panels (packed.h): plain C++, a few cycles a byte, done once when a model is
+// loaded.
 #include <cstring>
 
 #include "kernels/linear/packed.h"

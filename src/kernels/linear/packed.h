@@ -3,10 +3,11 @@
 //
 // A panel has three parts, each in the order of the blocks, every one a multiple of 64 bytes:
 //   codes   per block: registers of 16 lanes x 4 bytes; lane r is row r, byte i of dword k is column 4 k + i.
-//           Q8_0: dwords 0..7, q + 128. Others: 4 registers of nibbles, dword k low and dword k + 4 high. Q5_0
-//           then has one register: bit k of byte i is the fifth bit of column 4 k + i. Q6_K has two: bits
-//           2 (k % 4) and the next of byte i of register k / 4 are the upper bits of column 4 k + i.
-//   scales  per block: f16 d[16] (Q4_0, Q5_0, Q8_0); f16 d[16], m[16] (Q4_1); u8 scale[16], min[16] (Q4_K); i8
+//           Q8_0: dwords 0..7, q + 128. Others: 4 registers of nibbles, dword k low and dword k + 4 high.
+//           Q5_0 then has one register: bit k of byte i is the fifth bit of column 4 k + i. Q6_K has two:
+//           bits 2 (k % 4) and the next of byte i of register k / 4 are the upper bits of column 4 k + i.
+//   scales  per block: f16 d[16] (Q4_0, Q5_0, Q8_0); f16 d[16], m[16] (Q4_1); u8 scale[16], min[16] (Q4_K);
+//   i8
 //           first[16], second[16], of the two halves (Q6_K)
 //   supers  per 8 blocks: f16 d[16], dmin[16] (Q4_K); f16 d[16] (Q6_K)
 // Rows that a last panel lacks are zero. Free of other headers of ours but linear_routines.h, for its reason.
@@ -65,6 +66,9 @@ struct Panels {
   const void* packed = nullptr;
   int64_t begin = 0, end = 0;
 };
+
+// As Routines::quantise.
+void quantise_avx512(const float* x, int64_t begin, int64_t end, const Activations& a);
 
 // y[begin_token..end_token, rows of the panels].
 void panels_avx512(const Panels& w, const Activations& x, int64_t begin, int64_t end, const Output& y);

@@ -1,7 +1,8 @@
-// Products of packed panels by AMX: 16 tokens x 16 rows x a block in one tile instruction. A block's sums leave
-// the tile for memory and meet their scales there, in the order of every other level; storing the tile (27
-// cycles) and scaling (3 or 4 operations for each of 16 tokens) cost more than the product (16 cycles), so the
-// sums of the next block are on their way meanwhile. Panels are unpacked to signed bytes once for all tokens.
+// Products of packed panels by AMX: 16 tokens x 16 rows x a block in one tile instruction. A block's sums
+// leave the tile for memory and meet their scales there, in the order of every other level; storing the tile
+// (27 cycles) and scaling (3 or 4 operations for each of 16 tokens) cost more than the product (16 cycles),
+// so the sums of the next block are on their way meanwhile. Panels are unpacked to signed bytes once for all
+// tokens.
 #include <cstring>
 #include <utility>
 
@@ -10,7 +11,7 @@
 namespace se::linear_detail {
 namespace {
 
-constexpr int kTileTokens = 16;
+constexpr int kTileTokens = kGroup;
 constexpr int64_t kFewTokens = 4;  // that many are left to VNNI
 
 // Tiles: 0 to 3 sums, 4 tokens x 32 bytes, 5 a block; 6 and 7 the same of half a block (Q6_K).
@@ -36,7 +37,8 @@ void unpack(const Panel& p, int64_t blocks, const Unpacked& out) {
   for (int64_t b = 0; b < blocks; ++b) {
     __m512i u[8];
     load_codes<kType>(p.codes + b * packed_layout(kType).codes, u);
-    for (int k = 0; k < 8; ++k) _mm512_store_si512(out.codes + b * 512 + k * 64, _mm512_sub_epi8(u[k], offset));
+    for (int k = 0; k < 8; ++k)
+      _mm512_store_si512(out.codes + b * 512 + k * 64, _mm512_sub_epi8(u[k], offset));
     const Scales s = load_scales<kType>(p, b);
     float* scales = out.scales + b * 48;
     _mm512_store_ps(scales, s.d);
@@ -96,7 +98,8 @@ inline Scales scales_at(const float* p) {
   Scales s{};
   s.d = _mm512_load_ps(p);
   if constexpr (has_minimum(kType)) s.m = _mm512_load_ps(p + 16);
-  if constexpr (kType == BlockType::kQ6_K) s.first = _mm512_load_ps(p + 16), s.second = _mm512_load_ps(p + 32);
+  if constexpr (kType == BlockType::kQ6_K)
+    s.first = _mm512_load_ps(p + 16), s.second = _mm512_load_ps(p + 32);
   return s;
 }
 
@@ -119,16 +122,16 @@ template <BlockType kType, size_t... kToken>
   ((acc[kToken] = add_block<kType>(s, d[kToken], dsum[kToken], product(kToken), acc[kToken])), ...);
 }
 
-// Tokens [token, token + n), n <= 16; what lies beyond them is multiplied too, and not stored.
+// The group of n tokens that begins with `token`; tiles go beyond them, which is not stored.
 template <BlockType kType>
 void tile(const Unpacked& w, int64_t row, const Activations& x, int64_t token, int64_t n, const Output& y) {
   alignas(64) int32_t sums[2][512];
   __m512 acc[kTileTokens] = {};
   constexpr auto kAll = std::make_index_sequence<kTileTokens>();
-  const int64_t tokens = x.tokens, blocks = x.blocks;
-  const int8_t *q = x.q + token * kBlock, *codes = w.codes;
-  const float *d = x.d + token, *dsum = x.dsum + token, *scales = w.scales;
-  const auto next = [&] { q += tokens * kBlock, codes += 512; };
+  const int64_t blocks = x.blocks, step = group_tokens(x, token), at = place(x, token, 0);
+  const int8_t *q = x.q + at * kBlock, *codes = w.codes;
+  const float *d = x.d + at, *dsum = x.dsum + at, *scales = w.scales;
+  const auto next = [&] { q += step * kBlock, codes += 512; };
   multiply<kType, 0>(q, codes, sums[0]);
   int64_t b = 0;
   for (; b + 2 <= blocks; b += 2) {
@@ -139,8 +142,8 @@ void tile(const Unpacked& w, int64_t row, const Activations& x, int64_t token, i
       next();
       multiply<kType, 0>(q, codes, sums[0]);
     }
-    add_tokens<kType>(kAll, scales + 48, sums[1], d + tokens, dsum + tokens, acc);
-    scales += 96, d += 2 * tokens, dsum += 2 * tokens;
+    add_tokens<kType>(kAll, scales + 48, sums[1], d + step, dsum + step, acc);
+    scales += 96, d += 2 * step, dsum += 2 * step;
   }
   if (b < blocks) add_tokens<kType>(kAll, scales, sums[0], d, dsum, acc);
   alignas(64) float out[kTileTokens][kPanelRows];
@@ -149,7 +152,8 @@ void tile(const Unpacked& w, int64_t row, const Activations& x, int64_t token, i
 }
 
 template <BlockType kType>
-void panels(const Panels& w, const Activations& x, int64_t begin, int64_t end, const Output& y, void* scratch) {
+void panels(
+    const Panels& w, const Activations& x, int64_t begin, int64_t end, const Output& y, void* scratch) {
   for (int64_t i = w.begin; i < w.end; ++i)
     unpack<kType>(
         panel_at(kType, w.packed, x.blocks, i), x.blocks, unpacked_at(scratch, x.blocks, i - w.begin));

@@ -1,5 +1,6 @@
-// Products of packed panels by VNNI: a block is unpacked once and meets up to eight tokens, whose sums stay in
-// registers. u x q, unsigned times signed, is what the instruction multiplies; sums begin at -offset sum q.
+// Products of packed panels by VNNI: a block is unpacked once and meets up to eight tokens, whose sums stay
+// in registers. u x q, unsigned times signed, is what the instruction multiplies; sums begin at -offset sum
+// q.
 #include <cstring>
 #include <utility>
 
@@ -33,7 +34,7 @@ inline __m512 product(const __m512i* u, const Scales& s, const Activations& x, i
   }
 }
 
-// Tokens from `token` on, unrolled by name, so that their sums stay in registers.
+// Tokens of one group from `token` on, unrolled by name, so that their sums stay in registers.
 template <BlockType kType, size_t... kToken>
 void panel(std::index_sequence<kToken...>,
            const Panel& p,
@@ -42,18 +43,22 @@ void panel(std::index_sequence<kToken...>,
            int64_t token,
            const Output& y) {
   constexpr PackedLayout l = packed_layout(kType);
-  constexpr int64_t kAhead = 2048;  // bytes of codes
+  constexpr int64_t kAhead = 4096;  // bytes of codes
   __m512 acc[sizeof...(kToken)] = {};
-  for (int64_t b = 0; b < x.blocks; ++b) {
+  const int64_t step = group_tokens(x, token / kGroup * kGroup);
+  int64_t at = place(x, token, 0);
+  for (int64_t b = 0; b < x.blocks; ++b, at += step) {
     const uint8_t* codes = p.codes + b * l.codes;
     for (int i = 0; i < l.codes; i += 64)
       _mm_prefetch(reinterpret_cast<const char*>(codes + kAhead + i), _MM_HINT_T0);
     __m512i u[8];
     load_codes<kType>(codes, u);
     const Scales s = load_scales<kType>(p, b);
-    const int64_t at = b * x.tokens + token;
-    ((acc[kToken] = add_block<kType>(
-          s, x.d[at + int64_t(kToken)], x.dsum[at + int64_t(kToken)], product<kType>(u, s, x, at + int64_t(kToken)), acc[kToken])),
+    ((acc[kToken] = add_block<kType>(s,
+                                     x.d[at + int64_t(kToken)],
+                                     x.dsum[at + int64_t(kToken)],
+                                     product<kType>(u, s, x, at + int64_t(kToken)),
+                                     acc[kToken])),
      ...);
   }
   (store_rows(y, row, token + int64_t(kToken), acc[kToken]), ...);
