@@ -54,7 +54,7 @@ void Progress::stop() {
 void ModelFlags::add(CLI::App& app) {
   app.add_option("-m,--model", model, "model file (GGUF)")->required();
   app.add_option("-c,--ctx", context, "most tokens of a sequence (default: the model's, at most 32768)");
-  app.add_option("-t,--threads", threads, "threads (default: the cores this process may use)");
+  app.add_option("-t,--threads", threads, "threads (default: the physical cores this process may use)");
   app.add_option("--compute", compute, "default, or exact: F32 from dequantised weights, F32 KV")
       ->check(CLI::IsMember({"default", "exact"}));
   app.add_option(

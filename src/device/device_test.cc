@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <numeric>
+#include <thread>
 
 #include "device/cpu/isa.h"
 #include "device/cpu/thread_pool.h"
@@ -67,6 +69,24 @@ TEST(ThreadPool, EveryItemRunsOnceOnAnyNumberOfThreads) {
       pool.run(8, [&](int64_t i, int) { sum += i; });
       ASSERT_EQ(sum, 28);
     }
+  }
+}
+
+TEST(ThreadPool, HyperthreadsOfACoreCountOnce) {
+  const auto two_a_core = [](int cpu) { return std::to_string(cpu % 4) + "," + std::to_string(cpu % 4 + 4); };
+  EXPECT_EQ(physical_cores({0, 1, 2, 3, 4, 5, 6, 7}, two_a_core), 4);
+  EXPECT_EQ(physical_cores({1, 5}, two_a_core), 1);
+  EXPECT_EQ(physical_cores({3, 9}, [](int) { return std::string(); }), 2);
+  EXPECT_GE(available_cores(), 1);
+}
+
+TEST(ThreadPool, WorksAfterItsThreadsFellAsleep) {
+  ThreadPool pool(3);
+  for (int round = 0; round < 20; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    std::atomic<int64_t> sum{0};
+    pool.run(100, [&](int64_t i, int) { sum += i; });
+    ASSERT_EQ(sum, 4950);
   }
 }
 
