@@ -12,7 +12,8 @@ namespace {
 
 constexpr int kTileRows = 64;   // query rows (tokens x heads of the group) that share a widened block
 constexpr int kShortRows = 24;  // up to here the splits of a tile are spread over items
-constexpr int kHeadRows = 64;   // query rows of a short item, of neighbouring KV heads: memory is read in order
+constexpr int kHeadRows =
+    64;  // query rows of a short item, of neighbouring KV heads: memory is read in order
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 
 struct Item {
@@ -44,8 +45,8 @@ struct Pass {
 };
 
 // Calls fn(item) for every tile of the listed rows and every KV head, later tiles of a row first: they see
-// more keys, and the last items on a pool should be short. A short tile comes split by split, each with as many
-// KV heads as fit, as their keys lie; item.partial is set. A long one comes with all its splits.
+// more keys, and the last items on a pool should be short. A short tile comes split by split, each with as
+// many KV heads as fit, as their keys lie; item.partial is set. A long one comes with all its splits.
 template <typename Fn>
 void for_each_item(const Pass& pass, const Fn& fn) {
   const int32_t* ids = pass.args.list.ids.ptr<int32_t>();

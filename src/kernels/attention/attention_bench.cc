@@ -82,8 +82,8 @@ struct Bench {
     });
   }
 
-  // One decode step through `layers` layers whose slices lie in common pages, as a store lays them out: more than
-  // the caches hold.
+  // One decode step through `layers` layers whose slices lie in common pages, as a store lays them out: more
+  // than the caches hold.
   void step(const char* name, const Shape& s, int64_t past, int64_t layers) {
     if (skips(name)) return;
     const Tokens x(s, past + 1, 1);
@@ -97,12 +97,16 @@ struct Bench {
         std::memcpy(base + (p * layers + l) * slice, base + p * layers * slice, size_t(slice));
     }
     const double bytes = double(layers * past * s.kv_heads * (s.k_dim + s.v_dim) * block_bytes(s.dtype));
-    report(name, bytes, bytes / block_bytes(s.dtype) * 2 * s.q_heads / s.kv_heads, std::max(3, repeats / 10), [&] {
-      for (int64_t l = 0; l < layers; ++l) {
-        *scene.part().index.offset.ptr<int64_t>() = l * slice / 256 * s.page;
-        attend_plain(scene.args(), scene.part(), stream);
-      }
-    });
+    report(name,
+           bytes,
+           bytes / block_bytes(s.dtype) * 2 * s.q_heads / s.kv_heads,
+           std::max(3, repeats / 10),
+           [&] {
+             for (int64_t l = 0; l < layers; ++l) {
+               *scene.part().index.offset.ptr<int64_t>() = l * slice / 256 * s.page;
+               attend_plain(scene.args(), scene.part(), stream);
+             }
+           });
   }
 
   // Tokens see the newest `window` keys.

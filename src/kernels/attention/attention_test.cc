@@ -203,8 +203,16 @@ TEST_P(Attention, TheExponentialIsGoodToTwoUlp) {
     x[7] = -kInf, x[8] = -87.5f;
     float m = -kInf, l = 0;
     w = x;
-    core.absorb(
-        w.data(), 1.f, nullptr, &seen, 1, rows.data(), cpu::RowType::kF32, 8, {&m, &l, acc.data(), 8}, nullptr);
+    core.absorb(w.data(),
+                1.f,
+                nullptr,
+                &seen,
+                1,
+                rows.data(),
+                cpu::RowType::kF32,
+                8,
+                {&m, &l, acc.data(), 8},
+                nullptr);
     EXPECT_EQ(w[0], 1.f);
     EXPECT_EQ(w[7], 0.f);
     EXPECT_EQ(w[8], 0.f);

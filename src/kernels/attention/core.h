@@ -22,9 +22,9 @@ struct Running {
   int64_t stride = 0;
 };
 
-// Memory that the next block will read, asked for line by line between the products of this one: a burst would
-// wait for the few misses that a core can have under way, and lines in the order in which they lie let the
-// machine's own prefetcher run ahead.
+// Memory that the next block will read, asked for line by line between the products of this one: a burst
+// would wait for the few misses that a core can have under way, and lines in the order in which they lie let
+// the machine's own prefetcher run ahead.
 struct Ahead {
   static constexpr int kMost = 2 * kKeyBlock;
   const char *begin[kMost], *end[kMost];
@@ -73,7 +73,8 @@ struct AttentionCore {
   // `rows` rows of `dim` elements as f32, exactly. in_stride is in bytes, out_stride in floats.
   void (*widen)(
       const char* in, int64_t in_stride, RowType type, int rows, int dim, float* out, int64_t out_stride);
-  // Up to so many query rows read plain keys where they lie; for more, a block is widened once. No bit shows it.
+  // Up to so many query rows read plain keys where they lie; for more, a block is widened once. No bit shows
+  // it.
   int few_rows = 3;
 };
 

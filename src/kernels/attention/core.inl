@@ -63,13 +63,8 @@ inline void dot_block(const float* q, int64_t q_stride, const void* const* keys,
 }
 
 template <RowType kType, int kRows>
-inline void dot_rows(const float* q,
-                     int64_t q_stride,
-                     const void* const* keys,
-                     int n,
-                     int dim,
-                     float* out,
-                     Ahead* ahead) {
+inline void dot_rows(
+    const float* q, int64_t q_stride, const void* const* keys, int n, int dim, float* out, Ahead* ahead) {
   const int lines = (dim * kBytes<kType> + 63) / 64;  // of a key: what is read now is asked for next
   int j = 0;
   if constexpr (kRows == 1) {
@@ -182,10 +177,13 @@ inline void add_values(float* acc,
                        Ahead* ahead) {
   int d = 0;
   if constexpr (kRows == 1) {
-    for (; d + 64 <= dim; d += 64) sum_values<kType, 1, 8>(acc + d, stride, kept, weights, values, n, d, ahead);
+    for (; d + 64 <= dim; d += 64)
+      sum_values<kType, 1, 8>(acc + d, stride, kept, weights, values, n, d, ahead);
   }
-  for (; d + 32 <= dim; d += 32) sum_values<kType, kRows, 4>(acc + d, stride, kept, weights, values, n, d, ahead);
-  for (; d + 16 <= dim; d += 16) sum_values<kType, kRows, 2>(acc + d, stride, kept, weights, values, n, d, ahead);
+  for (; d + 32 <= dim; d += 32)
+    sum_values<kType, kRows, 4>(acc + d, stride, kept, weights, values, n, d, ahead);
+  for (; d + 16 <= dim; d += 16)
+    sum_values<kType, kRows, 2>(acc + d, stride, kept, weights, values, n, d, ahead);
   for (; d < dim; d += 8) sum_values<kType, kRows, 1>(acc + d, stride, kept, weights, values, n, d, ahead);
 }
 
@@ -212,7 +210,8 @@ inline void absorb_rows(float* s,
   const auto alone = [&](int r, int first, int last) {
     if (first >= last) return;
     const float* weights = s + r * kKeyBlock + first;
-    add_values<kType, 1>(acc + r * stride, stride, kept + r, weights, values + first, last - first, dim, ahead);
+    add_values<kType, 1>(
+        acc + r * stride, stride, kept + r, weights, values + first, last - first, dim, ahead);
     kept[r] = 1;
   };
   for (int r = 0; from && r < kRows; ++r) alone(r, from[r], begin);

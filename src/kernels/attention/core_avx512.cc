@@ -1,9 +1,9 @@
 // core_avx512.cc -- AttentionCore with sixteen lanes and 32 registers.
 //
 // Dots: lane d % 16 sums its products in ascending d; then the lanes of a quarter as (0+2) + (1+3) and the
-// quarters as (0+1) + (2+3). Sixteen dots are summed across their lanes together, whether of 1 row x 16 keys, 2
-// x 8 or 4 x 4: a dot's bits do not depend on its neighbours. Values: up to eight rows share a value that is
-// read and widened once; keys ascending.
+// quarters as (0+1) + (2+3). Sixteen dots are summed across their lanes together, whether of 1 row x 16 keys,
+// 2 x 8 or 4 x 4: a dot's bits do not depend on its neighbours. Values: up to eight rows share a value that
+// is read and widened once; keys ascending.
 #include "kernels/attention/core.h"
 //
 #include "kernels/attention/vec16.inl"
@@ -57,7 +57,8 @@ inline F16 sum_quarters(F16 a, F16 b, F16 c, F16 d) {
   const F16 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
   const F16 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
   const __m512d x = _mm512_castps_pd(ab), y = _mm512_castps_pd(cd);
-  return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+  return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)),
+                       _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
 }
 // Quarter i of the result: the sum of the quarters of the i-th argument.
 inline F16 sum_across(F16 a, F16 b, F16 c, F16 d) {
@@ -91,8 +92,8 @@ inline void dot_block(const float* q, int64_t q_stride, const void* const* keys,
       const F16 k = load_some<kType>(keys[j], d, dim - d);
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r)
-        sum[r * kKeys + j] = _mm512_fmadd_ps(
-            load_some<RowType::kF32>(q + r * q_stride, d, dim - d), k, sum[r * kKeys + j]);
+        sum[r * kKeys + j] =
+            _mm512_fmadd_ps(load_some<RowType::kF32>(q + r * q_stride, d, dim - d), k, sum[r * kKeys + j]);
     }
   }
   F16 part[4];
@@ -114,13 +115,8 @@ inline void dot_block(const float* q, int64_t q_stride, const void* const* keys,
 }
 
 template <RowType kType, int kRows>
-inline void dot_rows(const float* q,
-                     int64_t q_stride,
-                     const void* const* keys,
-                     int n,
-                     int dim,
-                     float* out,
-                     Ahead* ahead) {
+inline void dot_rows(
+    const float* q, int64_t q_stride, const void* const* keys, int n, int dim, float* out, Ahead* ahead) {
   const int lines = (dim * kBytes<kType> + 63) / 64;  // of a key: what is read now is asked for next
   int j = 0;
   if constexpr (kRows == 1) {
@@ -167,7 +163,7 @@ inline float weigh(float* s, float scale, int from, int seen, float* m, float* l
   const F16 b = _mm512_mask_mul_ps(none, __mmask16(sees >> 16), _mm512_loadu_ps(s + 16), factor);
   const float top = _mm512_reduce_max_ps(_mm512_max_ps(a, b));
   const float now = top <= *m ? *m : top;  // NaN stays
-  if (now == kMinusInf) {  // as if nothing was seen
+  if (now == kMinusInf) {                  // as if nothing was seen
     _mm512_storeu_ps(s, zero16()), _mm512_storeu_ps(s + 16, zero16());
     return 1;
   }
@@ -247,7 +243,8 @@ inline void add_values(float* acc,
   if constexpr (kRows <= 4) some.template operator()<4>();
   if constexpr (kRows <= 8) some.template operator()<2>();
   some.template operator()<1>();
-  if (d < dim) sum_values<kType, kRows, 1, true>(acc + d, stride, kept, weights, values, n, d, dim - d, ahead);
+  if (d < dim)
+    sum_values<kType, kRows, 1, true>(acc + d, stride, kept, weights, values, n, d, dim - d, ahead);
 }
 
 template <RowType kType, int kRows>
@@ -272,8 +269,14 @@ inline void absorb_rows(float* s,
   if (begin > end) begin = end;
   const auto alone = [&](int r, int first, int last) {
     if (first >= last) return;
-    add_values<kType, 1>(
-        acc + r * stride, stride, kept + r, s + r * kKeyBlock + first, values + first, last - first, dim, ahead);
+    add_values<kType, 1>(acc + r * stride,
+                         stride,
+                         kept + r,
+                         s + r * kKeyBlock + first,
+                         values + first,
+                         last - first,
+                         dim,
+                         ahead);
     kept[r] = 1;
   };
   for (int r = 0; from && r < kRows; ++r) alone(r, from[r], begin);
@@ -310,14 +313,30 @@ void absorb_of(float* s,
   for (int r = 0; r < rows;) {  // 7 heads of a group in one pass, 9 as 5 + 4
     const int left = rows - r, n = left <= 8 ? left : left == 9 ? 5 : 8;
     switch (n) {
-      case 1: some.template operator()<1>(r); break;
-      case 2: some.template operator()<2>(r); break;
-      case 3: some.template operator()<3>(r); break;
-      case 4: some.template operator()<4>(r); break;
-      case 5: some.template operator()<5>(r); break;
-      case 6: some.template operator()<6>(r); break;
-      case 7: some.template operator()<7>(r); break;
-      default: some.template operator()<8>(r); break;
+      case 1:
+        some.template operator()<1>(r);
+        break;
+      case 2:
+        some.template operator()<2>(r);
+        break;
+      case 3:
+        some.template operator()<3>(r);
+        break;
+      case 4:
+        some.template operator()<4>(r);
+        break;
+      case 5:
+        some.template operator()<5>(r);
+        break;
+      case 6:
+        some.template operator()<6>(r);
+        break;
+      case 7:
+        some.template operator()<7>(r);
+        break;
+      default:
+        some.template operator()<8>(r);
+        break;
     }
     r += n;
   }
@@ -337,9 +356,12 @@ void widen_of(const char* in, int64_t in_stride, int rows, int dim, float* out, 
 template <typename F>
 inline void by_type(RowType type, const F& f) {
   switch (type) {
-    case RowType::kF32: return f.template operator()<RowType::kF32>();
-    case RowType::kF16: return f.template operator()<RowType::kF16>();
-    case RowType::kBF16: return f.template operator()<RowType::kBF16>();
+    case RowType::kF32:
+      return f.template operator()<RowType::kF32>();
+    case RowType::kF16:
+      return f.template operator()<RowType::kF16>();
+    case RowType::kBF16:
+      return f.template operator()<RowType::kBF16>();
   }
 }
 
@@ -365,12 +387,14 @@ void absorb(float* s,
             int dim,
             const Running& run,
             Ahead* ahead) {
-  by_type(type, [&]<RowType kType>() { absorb_of<kType>(s, scale, from, seen, rows, values, dim, run, ahead); });
+  by_type(type,
+          [&]<RowType kType>() { absorb_of<kType>(s, scale, from, seen, rows, values, dim, run, ahead); });
 }
 
 void add_rows(const float* weights, const void* const* rows, RowType type, int n, int dim, float* out) {
   const float one = 1;
-  by_type(type, [&]<RowType kType>() { add_values<kType, 1>(out, dim, &one, weights, rows, n, dim, nullptr); });
+  by_type(type,
+          [&]<RowType kType>() { add_values<kType, 1>(out, dim, &one, weights, rows, n, dim, nullptr); });
 }
 
 float finish(float m, float l, const float* acc, int dim, float* out) {

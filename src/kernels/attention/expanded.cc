@@ -96,8 +96,15 @@ void attend_tile(const AttendArgs& args,
       if (w.seen[r] > 0) first = r;
     }
     if (first == n) break;
-    core.dots(
-        w.q + first * qd, qd, n - first, k, RowType::kF32, count, int(qd), w.scores + first * kKeyBlock, nullptr);
+    core.dots(w.q + first * qd,
+              qd,
+              n - first,
+              k,
+              RowType::kF32,
+              count,
+              int(qd),
+              w.scores + first * kKeyBlock,
+              nullptr);
     core.absorb(w.scores + first * kKeyBlock,
                 args.scale,
                 nullptr,

@@ -74,7 +74,13 @@ void run_item(const Pass& pass, const Item& item, int thread) {
   KeyBlockView block;
   Ahead ahead;
   for (int64_t b = item.begin; b < end; b += kKeyBlock) {
-    reader.read(keys, b, std::min(b + kKeyBlock, end), item.token + item.tokens, rows <= pass.core.few_rows, false, block);
+    reader.read(keys,
+                b,
+                std::min(b + kKeyBlock, end),
+                item.token + item.tokens,
+                rows <= pass.core.few_rows,
+                false,
+                block);
     reader.look_ahead(keys, b + kKeyBlock, std::min(b + 2 * kKeyBlock, end), false, 1, ahead);
     if (block.n == 0) continue;
     pass.core.dots(q, kd, int(rows), block.k, block.type, block.n, int(kd), scores, &ahead);

@@ -1,5 +1,6 @@
-// kernels/attention/vec16.inl -- sixteen floats in one AVX-512 register, and e^x of them. Text for *_avx512.cc
-// and *_amx.cc files only: all of it has internal linkage, so that no baseline code can be linked to it.
+// kernels/attention/vec16.inl -- sixteen floats in one AVX-512 register, and e^x of them. Text for
+// *_avx512.cc and *_amx.cc files only: all of it has internal linkage, so that no baseline code can be linked
+// to it.
 #pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12 about its own _mm512_undefined_ps
 #include <immintrin.h>
 #include <stddef.h>
@@ -21,8 +22,7 @@ inline F16 exp16(F16 x) {
   const F16 c = _mm512_min_ps(set16(88.f), _mm512_max_ps(low, x));  // the second operand where x is NaN
   const F16 n =
       _mm512_roundscale_ps(_mm512_mul_ps(c, set16(1.44269504088896341f)), _MM_FROUND_TO_NEAREST_INT | 8);
-  const F16 r =
-      _mm512_fmadd_ps(n, set16(2.12194440e-4f), _mm512_fmadd_ps(n, set16(-0.693359375f), c));
+  const F16 r = _mm512_fmadd_ps(n, set16(2.12194440e-4f), _mm512_fmadd_ps(n, set16(-0.693359375f), c));
   F16 p = set16(1.9875691500e-4f);
   p = _mm512_fmadd_ps(p, r, set16(1.3981999507e-3f));
   p = _mm512_fmadd_ps(p, r, set16(8.3334519073e-3f));

@@ -14,6 +14,7 @@ namespace {
 
 using linear_detail::Activations;
 using linear_detail::BlockType;
+using linear_detail::FloatType;
 using linear_detail::kBlock;
 using linear_detail::kGroup;
 using linear_detail::kMaxTokens;
@@ -49,6 +50,20 @@ std::optional<BlockType> block_type(DType dtype) {
   }
 }
 
+// The types whose rows AVX-512 reads as they lie.
+std::optional<FloatType> float_type(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return FloatType::kF32;
+    case DType::kF16:
+      return FloatType::kF16;
+    case DType::kBF16:
+      return FloatType::kBF16;
+    default:
+      return std::nullopt;
+  }
+}
+
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Rows of an item, a multiple of eight: a few items per thread for balance, each of some microseconds' work
@@ -60,7 +75,7 @@ int64_t rows_per_item(int64_t out, int64_t row_bytes, int64_t tokens, int thread
   return std::clamp<int64_t>(rows, 8, 64);
 }
 
-bool packs() { return cpu::isa() >= cpu::Isa::kAvx512; }
+bool avx512() { return cpu::isa() >= cpu::Isa::kAvx512; }
 
 Activations quantise(const TensorView& x, Arena& scratch, Stream& stream) {
   Activations a;
@@ -71,7 +86,7 @@ Activations quantise(const TensorView& x, Arena& scratch, Stream& stream) {
   a.dsum = scratch.take<float>(n).data();
   a.sum = scratch.take<int32_t>(n).data();
   a.half = scratch.take<int32_t>(n).data();
-  const auto quantise = packs() ? linear_detail::quantise_avx512 : routines().quantise;
+  const auto quantise = avx512() ? linear_detail::quantise_avx512 : routines().quantise;
   stream.pool().run(ceil_div(a.tokens, kGroup), [&](int64_t item, int) {
     quantise(x.ptr<float>(), item * kGroup, std::min(a.tokens, (item + 1) * kGroup), a);
   });
@@ -155,7 +170,8 @@ void run_floats(const TensorView& x, const Product& p, Arena& scratch, Stream& s
   const int64_t out = w.shape[0], in = w.shape[1], tokens = x.shape[0], threads = stream.pool().threads();
   constexpr int64_t kTileFloats = 32768;  // of dequantised weights: a quarter of an L2
   const int64_t step = std::clamp<int64_t>(kTileFloats / in / 4 * 4, 4, 32);
-  const bool plain = w.dtype == DType::kF32;
+  const auto type = float_type(w.dtype);
+  const bool plain = w.dtype == DType::kF32 || (avx512() && type);
   float* buffers = plain ? nullptr : scratch.take<float>(threads * step * in).data();
   stream.pool().run(ceil_div(out, step), [&](int64_t item, int thread) {
     Rows rows{nullptr, 0, item * step, std::min(out, (item + 1) * step)};
@@ -167,7 +183,11 @@ void run_floats(const TensorView& x, const Product& p, Arena& scratch, Stream& s
         dequantize(w.dtype, w.at<char>(row), in, buffer + (row - rows.begin) * in);
       rows.data = buffer, rows.stride = in * int64_t(sizeof(float));
     }
-    r.float_rows(rows, x.ptr<float>(), tokens, in, y);
+    if (avx512()) {
+      linear_detail::float_rows_avx512(type.value_or(FloatType::kF32), rows, x.ptr<float>(), tokens, in, y);
+    } else {
+      r.float_rows(rows, x.ptr<float>(), tokens, in, y);
+    }
   });
 }
 
@@ -205,7 +225,7 @@ int64_t packed_panels(const TensorView& w) { return ceil_div(w.shape[0], kPanelR
 
 int64_t packed_bytes(const TensorView& w) {
   const auto type = block_type(w.dtype);
-  if (!packs() || !type || w.rank != 2) return 0;
+  if (!avx512() || !type || w.rank != 2) return 0;
   return packed_panels(w) * linear_detail::panel_bytes(*type, w.shape[1] / kBlock);
 }
 
@@ -230,7 +250,7 @@ void linear(
   const auto in_blocks = [&](const Product& p) {
     return compute == Compute::kDefault && block_type(p.w.dtype);
   };
-  const auto in_panels = [&](const Product& p) { return in_blocks(p) && packs() && p.w.packed != nullptr; };
+  const auto in_panels = [&](const Product& p) { return in_blocks(p) && avx512() && p.w.packed != nullptr; };
   const Arena::Mark mark = scratch.mark();
   Activations a;
   if (std::any_of(products.begin(), products.end(), in_blocks)) a = quantise(x, scratch, stream);

@@ -1,7 +1,7 @@
 // Speed of linear(): shapes of the models we measure, decode and prompts. One line a case: bytes of weights
-// read, operations (a multiply-add is 2), median, p10 and p90 of the wall time after warm-up. Between two runs
-// of a case other weights are read, as many as `--cold` MB (default 512): decode finds its weights in memory,
-// not in a cache, as a step of a large model does; --cold 0 leaves them where they are.
+// read, operations (a multiply-add is 2), median, p10 and p90 of the wall time after warm-up. Between two
+// runs of a case other weights are read, as many as `--cold` MB (default 512): decode finds its weights in
+// memory, not in a cache, as a step of a large model does; --cold 0 leaves them where they are.
 //
 //   linear_bench [--threads N] [--repeats N] [--cold MB] [--check] [part of a case's name]
 // --check compares the first rows with the reference level instead of timing.
@@ -53,12 +53,15 @@ Buffer random_weights(DType dtype, int64_t n) {
     std::memcpy(b.data() + i, &state, 8);
   }
   const int step = block_bytes(dtype);
-  const uint16_t half = f32_to_f16(0.01f), brain = f32_to_bf16(0.01f);
+  const float value = 0.01f;
+  const uint16_t half = f32_to_f16(value), brain = f32_to_bf16(value);
   const int field = dtype == DType::kQ6_K ? 208 : 0;
   const bool two = dtype == DType::kQ4_1 || dtype == DType::kQ4_K;
   for (int64_t at = 0; at < b.bytes(); at += step) {
-    const uint16_t& value = dtype == DType::kBF16 ? brain : half;
-    std::memcpy(b.data() + at + field, &value, 2);
+    if (dtype == DType::kF32)
+      std::memcpy(b.data() + at, &value, 4);
+    else
+      std::memcpy(b.data() + at + field, dtype == DType::kBF16 ? &brain : &half, 2);
     if (two) std::memcpy(b.data() + at + 2, &value, 2);
   }
   return b;

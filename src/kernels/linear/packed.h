@@ -67,6 +67,11 @@ struct Panels {
   int64_t begin = 0, end = 0;
 };
 
+// As Routines::float_rows, of rows of any of these types (no alignment is assumed of halves).
+enum class FloatType : uint8_t { kF32, kF16, kBF16 };
+void float_rows_avx512(
+    FloatType type, const Rows& w, const float* x, int64_t tokens, int64_t in, const Output& y);
+
 // As Routines::quantise.
 void quantise_avx512(const float* x, int64_t begin, int64_t end, const Activations& a);
 

@@ -1,5 +1,5 @@
-// Quantising activations sixteen blocks at a time, those of a group's tokens or, of a single token, following ones:
-// what is written lies together, and the scales are one register.
+// Quantising activations sixteen blocks at a time, those of a group's tokens or, of a single token, following
+// ones: what is written lies together, and the scales are one register.
 #include <immintrin.h>
 
 #include "kernels/linear/packed.h"
