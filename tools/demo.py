@@ -5,7 +5,7 @@ prints one table of what each answer took. Every figure is a field of `sparse-en
 The text is the Book of Ruth and the First Book of Samuel as Debian's `bible` command prints them. The fact and the
 question stand below; document and question go in one prompt, through the model's chat template, answered greedily.
 At the short length smollm2 finds the fact when it reads everything; at the long length it does not (it is a model of
-135 million parameters), so there only the cost is compared. qwen0.5b (--model) finds it at its short length."""
+135 million parameters), so there only the cost is compared. qwen0.5b (--model) finds it at both of its lengths."""
 import argparse
 import json
 import os

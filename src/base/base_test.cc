@@ -6,6 +6,7 @@
 #include "base/fields.h"
 #include "base/half.h"
 #include "base/hash.h"
+#include "base/quoted.h"
 #include "base/rng.h"
 #include "base/status.h"
 
@@ -62,6 +63,12 @@ TEST(Fields, NearestNameIsAHintNotAGuess) {
   const std::vector<std::string> names{"budget", "sink", "recent"};
   EXPECT_EQ(nearest_name("budgt", names), "budget");
   EXPECT_EQ(nearest_name("quantisation", names), "");
+}
+
+TEST(Quoted, IsOneShortLine) {
+  EXPECT_EQ(quoted("a b"), "'a b'");
+  EXPECT_EQ(quoted("a\n\xc3\xa9\x7f"), "'a\\x0a\\xc3\\xa9\\x7f'");
+  EXPECT_EQ(quoted("abcd", 3), "'abc...'");
 }
 
 TEST(Rng, PhiloxMatchesThePublishedVector) {  // Random123 known answers: all ones, and pi digits

@@ -2,7 +2,6 @@
 // plan parser, canonical printing, --help, JSON, tables and fingerprints are visitors.
 #pragma once
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,7 +17,7 @@ struct Field {
   const char* help;
   Affects affects = Affects::kState;
   double min = 0;
-  double max = std::numeric_limits<int64_t>::max();
+  double max = 0x1p63;        // integers: beyond the largest
   int64_t multiple = 1;       // integers: must be a multiple of it ...
   bool power_of_two = false;  // ... or a power of two
   bool odd = false;

@@ -1,6 +1,7 @@
 // The facts of `inspect model` for people.
 #include <algorithm>
 
+#include "base/quoted.h"
 #include "device/cpu/isa.h"
 #include "engine/inspect_facts.h"
 

@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "base/fmt.h"
+#include "base/quoted.h"
 #include "model/check_finite.h"
 #include "model/family.h"
 #include "model/gguf.h"

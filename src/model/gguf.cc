@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/fmt.h"
+#include "base/quoted.h"
 #include "model/gguf_cursor.h"
 
 namespace se {
@@ -104,19 +105,6 @@ Status skip_values(
 }
 
 }  // namespace
-
-std::string quoted(std::string_view text) {
-  constexpr size_t kShown = 64;
-  std::string out = "'";
-  for (const char c : text.substr(0, kShown)) {
-    if (c >= 0x20 && c < 0x7f) {
-      out += c;
-    } else {
-      out += format("\\x{:02x}", uint8_t(c));
-    }
-  }
-  return out + (text.size() > kShown ? "...'" : "'");
-}
 
 Status Gguf::bad(int64_t offset, const std::string& text) const {
   return invalid(format("{}: byte {}: {}", path(), offset, text));

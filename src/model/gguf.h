@@ -109,9 +109,6 @@ class Gguf {
   std::map<std::string, size_t, std::less<>> tensor_index_;
 };
 
-// Text of the file as it may stand in a one-line message: printable ASCII, the rest as \xNN, cut at 64 bytes,
-// in quotes.
-std::string quoted(std::string_view text);
 const char* to_string(GgufType type);
 
 }  // namespace se

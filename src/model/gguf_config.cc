@@ -5,6 +5,7 @@
 
 #include "base/fmt.h"
 #include "base/log.h"
+#include "base/quoted.h"
 
 namespace se {
 namespace {

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "base/fmt.h"
+#include "base/quoted.h"
 #include "model/gguf.h"
 #include "model/gguf_cursor.h"
 

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "base/fmt.h"
+#include "base/quoted.h"
 #include "device/cpu/thread_pool.h"
 #include "kernels/linear/linear.h"
 #include "model/gguf_config.h"

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/fmt.h"
+#include "base/quoted.h"
 #include "kernels/linear/linear.h"
 #include "kernels/quant/quant.h"
 #include "model/fp8_blocks.h"

@@ -3,6 +3,7 @@
 #include <bit>
 #include <charconv>
 #include <cmath>
+#include <limits>
 
 #include "base/fmt.h"
 #include "sparse/later_stages.h"
@@ -79,7 +80,7 @@ std::string nearest(const Field& f, int64_t v) {
   } else {
     const int64_t below = v / f.multiple * f.multiple;
     add(below);
-    add(below + f.multiple);
+    if (below <= std::numeric_limits<int64_t>::max() - f.multiple) add(below + f.multiple);
   }
   return text;
 }

@@ -12,6 +12,7 @@ namespace se {
 namespace {
 
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+bool breaks(char c) { return is_blank(c) && c != ' '; }  // ends a value: messages print it, on one line
 bool is_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-'; }
 
 class Cursor {
@@ -31,10 +32,19 @@ class Cursor {
   std::string value() {
     skip();
     const size_t begin = at_;
-    while (at_ < text_.size() && text_[at_] != ',' && text_[at_] != ')') ++at_;
+    while (at_ < text_.size() && text_[at_] != ',' && text_[at_] != ')' && !breaks(text_[at_])) ++at_;
     size_t end = at_;
     while (end > begin && is_blank(text_[end - 1])) --end;
     return std::string(text_.substr(begin, end - begin));
+  }
+  // What the text is made of, so that messages may print any piece of it.
+  Status check_characters() const {
+    for (size_t i = 0; i < text_.size(); ++i) {
+      const auto c = static_cast<unsigned char>(text_[i]);
+      if (is_blank(text_[i]) || (c >= 0x20 && c < 0x7f)) continue;
+      return invalid(format("column {}: found byte 0x{:02x}, wanted printable ASCII", i + 1, c));
+    }
+    return ok();
   }
   Status wanted(std::string_view what) {
     const std::string found = at_end() ? "the end" : format("'{}'", text_[at_]);
@@ -138,6 +148,7 @@ class Answers {
 Result<std::vector<StageText>> parse_stage_texts(std::string_view text) {
   std::vector<StageText> stages;
   Cursor cursor(text);
+  SE_TRY(cursor.check_characters());
   if (cursor.at_end()) return stages;
   do {
     StageText stage;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/fmt.h"
+#include "base/quoted.h"
 #include "sparse/plan_testing.h"
 
 namespace se {
@@ -19,7 +21,7 @@ std::string refusal(std::string_view text, Code code = Code::kInvalid) {
   const auto plan = build(text);
   if (plan) return "accepted as " + (*plan)->text;
   EXPECT_EQ(plan.status().code(), code) << plan.status().message();
-  const std::string front = format("plan '{}': ", text), message = plan.status().message();
+  const std::string front = format("plan {}: ", quoted(text)), message = plan.status().message();
   EXPECT_TRUE(message.starts_with(front)) << message;
   return message.substr(std::min(front.size(), message.size()));
 }
@@ -64,6 +66,9 @@ TEST(Parser, RefusesBadGrammarWithColumnAndWish) {
       {"votes(budget=8", "column 15: found the end, wanted ',' or ')' in the parameters of votes"},
       {"votes(budget=8,)", "column 16: found ')', wanted a parameter of votes, as in votes(budget=2048)"},
       {"votes(budget=8,budget=9)", "votes.budget is given twice, wanted once"},
+      {"votes(budget=8\n9)", "column 16: found '9', wanted ',' or ')' in the parameters of votes"},
+      {"votes(budget=8\x01)", "column 15: found byte 0x01, wanted printable ASCII"},
+      {"votes(b\xc3\xbc=8)", "column 8: found byte 0xc3, wanted printable ASCII"},
       {"votes)", "column 6: found ')', wanted '+' and another stage, or the end"},
   };
   for (const auto& [text, want] : cases) EXPECT_EQ(refusal(text), want);

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "base/fmt.h"
+#include "base/quoted.h"
 #include "kernels/attention/latent.h"
 #include "sparse/build_plan.h"
 #include "sparse/compose.h"
@@ -249,7 +250,7 @@ Result<std::shared_ptr<const Plan>> build_plan(std::string_view text,
                                                const ModelKv& model,
                                                std::span<const StageEntry* const> stages) {
   auto plan = assemble(text, model, stages);
-  if (!plan) return plan.status().in(format("plan '{}'", text));
+  if (!plan) return plan.status().in(format("plan {}", quoted(text, 512)));
   return plan;
 }
 

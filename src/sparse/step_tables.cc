@@ -12,7 +12,7 @@ TensorView view_of(const std::vector<T>& v, DType dtype) {
 
 StepTables::StepTables(
     const Plan& plan, const KvLayout& layout, const char* base, int rows, int64_t tokens, bool staged)
-    : plan_(plan), layout_(layout), base_(base), rows_(rows), tokens_(tokens), staged_(staged) {
+    : plan_(plan), layout_(layout), base_(base), rows_(rows), staged_(staged) {
   for (size_t g = 0; g < layout.groups().size(); ++g) {
     Group group;
     group.past = group.index = group.state = group.tail = group.fresh = Ragged(rows);

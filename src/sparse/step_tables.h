@@ -72,7 +72,6 @@ class StepTables final : public KvView {
   const KvLayout& layout_;
   const char* base_;
   int rows_;
-  int64_t tokens_;
   bool staged_;
   std::vector<Group> groups_;
   std::vector<int64_t> offsets_;        // [layer][block][rows]

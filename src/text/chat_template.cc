@@ -6,6 +6,7 @@
 #include "text/jinja/evaluator.h"
 #include "text/jinja/json.h"
 #include "text/jinja/parser.h"
+#include "text/unicode.h"
 
 namespace se::text {
 
@@ -14,6 +15,26 @@ using jinja::Marked;
 using jinja::Value;
 
 namespace {
+
+// Errors print names and texts of the template and of what it was given: shown as one line of at most
+// kShown bytes, with \xNN for control characters and for what is not UTF-8.
+template <typename T>
+Result<T> on_one_line(Result<T> result) {
+  constexpr size_t kShown = 512;
+  if (result.ok()) return result;
+  const std::string& message = result.status().message();
+  std::string line;
+  for (size_t at = 0; at < message.size();) {
+    const CodePoint c = code_point_at(message, at);
+    const bool shown = c.value >= 0xa0 || (c.value >= 0x20 && c.value < 0x7f);
+    const std::string piece = message.substr(at, size_t(c.size));
+    if (line.size() + piece.size() > kShown) return Status(result.status().code(), line + "...");
+    if (shown) line += piece;
+    for (size_t i = 0; !shown && i < piece.size(); ++i) line += format("\\x{:02x}", uint8_t(piece[i]));
+    at += size_t(c.size);
+  }
+  return Status(result.status().code(), std::move(line));
+}
 
 Result<Dict> context_of(Value messages, const RenderOptions& options) {
   Dict context;
@@ -43,6 +64,9 @@ struct ChatTemplate::Program {
   TemplateLimits limits;
 
   Result<RenderedChat> render(Value messages, const RenderOptions& options) const {
+    return on_one_line(render_values(std::move(messages), options));
+  }
+  Result<RenderedChat> render_values(Value messages, const RenderOptions& options) const {
     SE_ASSIGN(const Dict context, context_of(std::move(messages), options));
     const int64_t now = options.now >= 0 ? options.now : int64_t(std::time(nullptr));
     jinja::Evaluator evaluator({limits.output_bytes, limits.steps, limits.depth}, now);
@@ -57,7 +81,7 @@ ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 ChatTemplate::~ChatTemplate() = default;
 
 Result<ChatTemplate> ChatTemplate::parse(std::string_view source, TemplateLimits limits) {
-  SE_ASSIGN(jinja::Body body, jinja::parse(source));
+  SE_ASSIGN(jinja::Body body, on_one_line(jinja::parse(source)));
   auto program = std::make_unique<Program>();
   program->body = std::move(body);
   program->limits = limits;
@@ -80,7 +104,7 @@ Result<RenderedChat> ChatTemplate::render(std::span<const ChatMessage> messages,
 
 Result<RenderedChat> ChatTemplate::render_json(std::string_view messages_json,
                                                const RenderOptions& options) const {
-  SE_ASSIGN(Value messages, jinja::from_json(messages_json, true, "messages"));
+  SE_ASSIGN(Value messages, on_one_line(jinja::from_json(messages_json, true, "messages")));
   if (!messages.list()) return invalid(format("messages: wanted an array, found '{}'", messages.type_name()));
   return program_->render(std::move(messages), options);
 }

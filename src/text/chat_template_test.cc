@@ -77,6 +77,10 @@ TEST(ChatTemplate, ErrorsNameLineAndWhatWasFound) {
             "error: template line 2: a 'int' cannot be iterated over");
   EXPECT_EQ(output("{{ 1 | frob }}"), "error: template line 1: there is no filter 'frob'");
   EXPECT_EQ(output("{{ raise_exception('no system role') }}"), "error: template line 1: no system role");
+  EXPECT_EQ(output("{{ raise_exception('a\\nb \xe4\xbd\xa0\xe4') }}"),
+            "error: template line 1: a\\x0ab \xe4\xbd\xa0\\xe4");
+  EXPECT_EQ(output("{{ raise_exception('a' * 9999) }}").size(), 7 + 512 + 3);
+  EXPECT_EQ(output("{{ 1 | round(0, 'a\nb') }}").find('\n'), std::string::npos);
   EXPECT_EQ(output("{% if true %}x"),
             "error: template line 1: found the end of the template, wanted '{% endif %}'");
   EXPECT_NE(output("{% include 'x' %}").find("statement 'include' is not supported"), std::string::npos);

@@ -12,6 +12,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   const auto tokenizer = se::text::Tokenizer::create(loaded->vocab);
-  if (tokenizer.ok()) (void)tokenizer->decode(tokenizer->encode("the cat \xff", {true, true}));
+  if (!tokenizer.ok()) {
+    se::check_message(tokenizer.status().message());
+    return 0;
+  }
+  (void)tokenizer->decode(tokenizer->encode("the cat \xff", {true, true}));
   return 0;
 }

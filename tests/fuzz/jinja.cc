@@ -9,7 +9,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   se::text::TemplateLimits limits;
   limits.output_bytes = 1 << 20, limits.steps = 20000;
   const auto made = se::text::ChatTemplate::parse(source, limits);
-  if (!made.ok()) return 0;
+  if (!made.ok()) {
+    se::check_message(made.status().message());
+    return 0;
+  }
   static const std::array<se::text::ChatMessage, 3> kMessages = {se::text::ChatMessage{"system", "Be brief."},
                                                                  {"user", "Hi <|im_end|>"},
                                                                  {"assistant", "\xe4\xbd\xa0 "}};
@@ -18,6 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       R"([{"type": "function", "function": {"name": "f", "parameters": {"a": [1, null, 2.5]}}}])";
   options.variables_json = R"({"enable_thinking": false})";
   options.now = 0;
-  (void)made->render(kMessages, options);
+  const auto text = made->render(kMessages, options);
+  if (!text.ok()) se::check_message(text.status().message());
   return 0;
 }

@@ -18,7 +18,7 @@ from gguf_file import Gguf  # noqa: E402
 
 TARGETS = ["gguf", "safetensors", "hf_config", "tokenizer_json", "jinja", "plan"]
 AT_ONCE = 2
-LIMITS = ["-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=0", "-verbosity=0"]
+LIMITS = ["-timeout=60", "-rss_limit_mb=2048", "-print_final_stats=0", "-verbosity=0"]
 PLANS = ["", "dense", "quest(budget=64,dense_layers=1)", "snapkv(budget=96,sink=4,recent=32)+kivi(group=16)+quest",
          "streamingllm(budget=64,sink=4)+fp8(format=e5m2)", "snapkv(budget=50%)+fp8+quest(budget=48)", "kivi(bits=2)"]
 CONFIGS = [{"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
@@ -39,8 +39,8 @@ def seeds(build):
     pipelines = json.loads((ROOT / "tests/goldens/text/pipelines.json").read_text())
     folders = [files_of(gguf, p) for p in pipelines.values()]
     configs = [json.dumps(dict(CONFIG, **c)).encode() for c in [{}] + CONFIGS]
-    templates = [folders[0]["chat_template.jinja"]] + [
-        p.read_bytes() for p in sorted((ROOT / "tests/goldens").rglob("*.jinja"))]
+    templates = [source.encode() for name in ["templates", "template_models"]
+                 for source in json.loads((ROOT / f"tests/goldens/text/{name}.json").read_text())["sources"]]
     return {"gguf": [gguf.raw], "safetensors": [folders[0]["model.safetensors"]], "hf_config": configs,
             "tokenizer_json": [f["tokenizer.json"] for f in folders], "jinja": templates,
             "plan": [p.encode() for p in PLANS]}

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/fmt.h"
+#include "base/quoted.h"
 #include "model/gguf.h"
 #include "model/hf/hf_rope.h"
 

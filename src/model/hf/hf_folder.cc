@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/fmt.h"
+#include "base/quoted.h"
 #include "model/hf/hf_config.h"
 #include "model/hf/hf_tensors.h"
 #include "model/hf/json_file.h"

@@ -1,6 +1,7 @@
 #include "model/hf/hf_rope.h"
 
 #include "base/fmt.h"
+#include "base/quoted.h"
 #include "model/gguf.h"
 
 namespace se {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/fmt.h"
+#include "base/quoted.h"
 #include "model/hf/hf_names.h"
 
 namespace se {

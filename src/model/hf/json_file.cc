@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/fmt.h"
+#include "base/quoted.h"
 #include "model/gguf.h"
 
 namespace se {

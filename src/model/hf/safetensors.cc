@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/fmt.h"
+#include "base/quoted.h"
 #include "model/gguf.h"
 #include "model/hf/safetensors_header.h"
 

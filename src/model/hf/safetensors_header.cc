@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/fmt.h"
+#include "base/quoted.h"
 #include "device/tensor.h"
 #include "model/gguf.h"
 
