@@ -183,6 +183,17 @@ class Engine {
   Answer run_turn(uint64_t session, Request request, Callbacks callbacks = {});  // submit_turn and wait
   std::vector<int32_t> session_ids(uint64_t session) const;  // forwarded so far: prompts and answers
   void close_session(uint64_t session);
+  // A session between turns, its KV as it lies, in a file (written whole or not at all; checksummed), and a
+  // session that goes on from it exactly as the saved one would have. `note` travels along. Loading refuses,
+  // naming file and reason: damage, other weights, another mode of computing, a longer context, no room in
+  // the KV arena.
+  struct SavedSession {
+    uint64_t session = 0;
+    std::string plan, note;
+    int64_t tokens = 0;
+  };
+  Status save_session(uint64_t session, const std::string& path, const std::string& note = {});
+  Result<SavedSession> load_session(const std::string& path);
 
   Result<PlanPrice> price(const std::string& plan, int64_t prompt, int64_t max_new) const;
 
@@ -192,6 +203,9 @@ class Engine {
     int64_t prompt = 0, decode = 0, depth = 0;
     int batch = 1;
     bool synthetic_fill = false;
+    // Files of save_session: the first row at its depth goes into one, the depth comes from one (of this
+    // plan, or of one that computes prompts alike).
+    std::string kv_save, kv_load;
   };
   struct BenchResult {
     std::vector<double> seconds;  // one per timed step (decode) or one for the prompt

@@ -18,6 +18,7 @@ struct BenchFlags {
   std::vector<std::string> plans{"dense"};
   int repeats = 5;
   std::string fill = "prefill";
+  KvFiles kv;
   bool explain = false, json = false;
 };
 
@@ -109,6 +110,13 @@ Status check(const BenchFlags& f) {
   const auto some = [](const std::vector<int64_t>& values) {
     return std::any_of(values.begin(), values.end(), [](int64_t v) { return v > 0; });
   };
+  if (!f.kv.save.empty() &&
+      (f.plans.size() > 1 || f.depths.size() > 1 || f.depths[0] == 0 || f.fill != "prefill"))
+    return invalid("--kv-save: wanted one --plan and one depth (-d) that is prefilled");
+  if (!f.kv.load.empty() && (f.depths.size() > 1 || f.depths[0] == 0))
+    return invalid("--kv-load: wanted the one depth (-d) that the file holds");
+  if (!f.kv.load.empty() && (f.explain || !f.kv.save.empty()))
+    return invalid("--kv-load: nothing is computed that --explain could price or --kv-save could keep");
   if (!some(f.prompts) && !some(f.decodes)) return invalid("nothing to measure: -p and -n are both 0");
   return ok();
 }
@@ -145,10 +153,10 @@ Status bench(const BenchFlags& f) {
       for (int batch : f.batches) {
         std::vector<Engine::BenchCase> cases;
         for (int64_t p : f.prompts) {
-          if (p > 0) cases.push_back({plan, p, 0, depth, batch, f.fill == "synthetic"});
+          if (p > 0) cases.push_back({plan, p, 0, depth, batch, f.fill == "synthetic", f.kv.save, f.kv.load});
         }
         for (int64_t n : f.decodes) {
-          if (n > 0) cases.push_back({plan, 0, n, depth, batch, f.fill == "synthetic"});
+          if (n > 0) cases.push_back({plan, 0, n, depth, batch, f.fill == "synthetic", f.kv.save, f.kv.load});
         }
         for (const Engine::BenchCase& c : cases) {
           SE_ASSIGN(const Row w, measure(*engine, c, f.repeats));
@@ -185,6 +193,7 @@ void add_bench(CLI::App& app, Status& status) {
   auto f = std::make_shared<BenchFlags>();
   CLI::App* c = app.add_subcommand("bench", "speed and bytes at chosen depths and batches");
   f->model.add(*c);
+  f->kv.add(*c);
   c->add_option("-p,--prompt-tokens", f->prompts, "prompt lengths to time; 0: none (default 512)")
       ->delimiter(',');
   c->add_option("-n,--decode-tokens", f->decodes, "decode steps to time; 0: none (default 64)")

@@ -20,6 +20,8 @@ volatile std::sig_atomic_t interrupted = 0;
 struct ChatFlags {
   ModelFlags model;
   SamplingFlags sampling;
+  KvFiles kv;
+  CLI::Option* plan_option = nullptr;
   std::string plan = "dense", system;
   int64_t max_tokens = 512;
 };
@@ -59,7 +61,17 @@ Answer turn(Engine& engine, uint64_t session, Request request, Out& out) {
 Status chat(const ChatFlags& f) {
   SE_ASSIGN(const std::unique_ptr<Engine> engine, f.model.open());
   SE_ASSIGN(const Sampling sampling, f.sampling.read(engine->info()));
-  SE_ASSIGN(uint64_t session, engine->open_session(f.plan));
+  SE_ASSIGN(Talk talk, f.kv.open(*engine, f.plan, f.plan_option->count() > 0));
+  if (talk.other_plan)
+    return invalid(
+        format("{} is a conversation under another plan, which it keeps: leave --plan out", f.kv.load));
+  if (talk.goes_on && talk.messages.empty())
+    return invalid(format("{} holds plain text, not a conversation: use run", f.kv.load));
+  if (talk.goes_on && !f.system.empty())
+    return invalid("--system comes first, and what was loaded has begun");
+  if (talk.session == 0) {
+    SE_ASSIGN(talk.session, engine->open_session(talk.plan));
+  }
   const bool terminal = ::isatty(0) && ::isatty(1);
   if (terminal)
     std::fputs("Type a message; /usage, /reset, /quit. Ctrl-C stops an answer, Ctrl-D leaves.\n", stderr);
@@ -67,12 +79,12 @@ Status chat(const ChatFlags& f) {
   action.sa_handler = [](int) { interrupted = 1; };
   ::sigaction(SIGINT, &action, nullptr);
 
-  std::vector<ChatMessage> messages;
+  std::vector<ChatMessage>& messages = talk.messages;
   const auto restart = [&] {
     messages.clear();
     if (!f.system.empty()) messages.push_back({"system", f.system});
   };
-  restart();
+  if (!talk.goes_on) restart();
   Out out;
   Answer last;
   Status failed;  // by a turn of a script: the exit status tells
@@ -92,8 +104,8 @@ Status chat(const ChatFlags& f) {
       continue;
     }
     if (line == "/reset") {
-      engine->close_session(session);
-      SE_ASSIGN(session, engine->open_session(f.plan));
+      engine->close_session(talk.session);
+      SE_ASSIGN(talk.session, engine->open_session(talk.plan));
       restart();
       continue;
     }
@@ -102,7 +114,7 @@ Status chat(const ChatFlags& f) {
     Request r;
     SE_ASSIGN(r.ids, first ? engine->chat_ids(messages, true) : engine->chat_turn_ids(messages));
     r.max_tokens = f.max_tokens, r.sampling = sampling;
-    Answer a = turn(*engine, session, std::move(r), out);
+    Answer a = turn(*engine, talk.session, std::move(r), out);
     if (a.finish == Finish::kError) {  // a turn that cannot be taken changes nothing: the talk goes on
       if (!terminal && failed.ok()) {
         failed = a.error;  // told at the end, with the exit status
@@ -121,6 +133,7 @@ Status chat(const ChatFlags& f) {
   }
   if (terminal) out.write("\n");
   SE_TRY(out.finish());
+  if (!engine->session_ids(talk.session).empty()) SE_TRY(f.kv.store(*engine, talk));
   return failed;
 }
 
@@ -131,7 +144,8 @@ void add_chat(CLI::App& app, Status& status) {
   CLI::App* c = app.add_subcommand("chat", "a conversation; its KV stays between turns");
   f->model.add(*c);
   f->sampling.add(*c);
-  c->add_option("--plan", f->plan, "KV plan of the conversation");
+  f->kv.add(*c);
+  f->plan_option = c->add_option("--plan", f->plan, "KV plan of the conversation");
   c->add_option("--system", f->system, "system message");
   c->add_option("-n,--max-tokens", f->max_tokens, "most tokens of an answer (default 512)");
   c->callback([f, &status] { status = chat(*f); });

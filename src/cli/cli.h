@@ -47,9 +47,27 @@ struct ModelFlags {  // -m -c -t --compute --kv-size
   Result<std::unique_ptr<Engine>> open() const;  // shows loading progress
 };
 
+// What a prompt goes on from.
+struct Talk {
+  uint64_t session = 0;               // 0: none, the prompt stands alone
+  bool goes_on = false;               // the session has tokens
+  bool other_plan = false;            // than the session's: its tokens serve as the beginning (Request::base)
+  std::string plan;                   // of the answer
+  std::vector<ChatMessage> messages;  // so far, if it is a conversation; empty: plain text
+};
+
+struct KvFiles {  // --kv-save --kv-load
+  std::string save, load;
+  void add(CLI::App& app);
+  Result<Talk> open(Engine& engine, const std::string& plan, bool plan_given) const;
+  Status store(Engine& engine, const Talk& talk) const;  // if there is something to save to
+};
+
 struct PromptFlags {  // -p -f --ids --system --raw, or standard input
   void add(CLI::App& app);
-  // Ids of the prompt, through the chat template where there is one and --raw is not given.
+  // Ids of the prompt, through the chat template where there is one and --raw is not given. What goes on from
+  // plain text is plain text. Messages are added to `talk`.
+  Result<std::vector<int32_t>> read(const Engine& engine, Talk& talk) const;
   Result<std::vector<int32_t>> read(const Engine& engine) const;
 
  private:

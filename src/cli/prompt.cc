@@ -21,18 +21,29 @@ void PromptFlags::add(CLI::App& app) {
 }
 
 Result<std::vector<int32_t>> PromptFlags::read(const Engine& engine) const {
-  if (!ids_file_.empty()) return read_ids(ids_file_);
+  Talk alone;
+  return read(engine, alone);
+}
+
+Result<std::vector<int32_t>> PromptFlags::read(const Engine& engine, Talk& talk) const {
+  if (talk.goes_on && !system_.empty()) return invalid("--system comes first, and what was loaded has begun");
+  if (!ids_file_.empty()) {
+    talk.messages.clear();
+    return read_ids(ids_file_);
+  }
   std::string text = text_;
   if (given_->count() == 0) {
     if (file_.empty() && ::isatty(0))
       return invalid("no prompt: give -p TEXT, -f FILE, --ids FILE, or text on standard input");
     SE_ASSIGN(text, read_file(file_.empty() ? "-" : file_));
   }
-  if (raw_ || !engine.info().has_chat_template) return engine.tokenize(text, true, true);
-  std::vector<ChatMessage> messages;
-  if (!system_.empty()) messages.push_back({"system", system_});
-  messages.push_back({"user", text});
-  return engine.chat_ids(messages, true);
+  if (raw_ || !engine.info().has_chat_template || (talk.goes_on && talk.messages.empty())) {
+    talk.messages.clear();
+    return engine.tokenize(text, !talk.goes_on, true);
+  }
+  if (!system_.empty()) talk.messages.push_back({"system", system_});
+  talk.messages.push_back({"user", text});
+  return talk.goes_on ? engine.chat_turn_ids(talk.messages) : engine.chat_ids(talk.messages, true);
 }
 
 }  // namespace se::cli

@@ -17,6 +17,8 @@ struct RunFlags {
   ModelFlags model;
   SamplingFlags sampling;
   PromptFlags prompt;
+  KvFiles kv;
+  CLI::Option* plan_option = nullptr;
   std::string plan = "dense";
   bool json = false;
   Request request;
@@ -78,9 +80,11 @@ ordered_json answer_json(const Request& r, const Answer& a) {
 Status run(RunFlags& f) {
   SE_ASSIGN(const std::unique_ptr<Engine> engine, f.model.open());
   Request& r = f.request;
-  SE_ASSIGN(r.ids, f.prompt.read(*engine));
+  SE_ASSIGN(Talk talk, f.kv.open(*engine, f.plan, f.plan_option->count() > 0));
+  SE_ASSIGN(r.ids, f.prompt.read(*engine, talk));
   SE_ASSIGN(r.sampling, f.sampling.read(engine->info()));
-  r.plan = f.plan;
+  r.plan = talk.plan;
+  if (talk.other_plan) r.base = talk.session;
   Out out;
   Progress progress("prompt", "tokens");
   Callbacks calls;
@@ -94,11 +98,26 @@ Status run(RunFlags& f) {
       out.write(piece);
     };
   const std::vector<int32_t> ids = r.ids;
-  const std::vector<Answer> answers = engine->run_all(std::move(r), std::move(calls));
+  const bool turn = talk.session != 0 && !talk.other_plan;
+  std::vector<Answer> answers;
+  if (turn) {
+    if (r.n > 1)
+      return invalid("--choices: a conversation goes on in one way (leave --kv-save, --kv-load out)");
+    answers.push_back(engine->run_turn(talk.session, std::move(r), std::move(calls)));
+  } else {
+    answers = engine->run_all(std::move(r), std::move(calls));
+  }
   progress.clear();
   for (const Answer& a : answers) {
     if (a.finish == Finish::kError) return a.error;
   }
+  if (talk.other_plan && answers[0].usage.cached_tokens == 0)
+    std::fprintf(stderr,
+                 "sparse-engine: %s computes prompts in another way than %s: all was computed anew\n",
+                 talk.plan.c_str(),
+                 f.kv.load.c_str());
+  if (!talk.messages.empty()) talk.messages.push_back({"assistant", answers[0].text});
+  const Status saved = f.kv.store(*engine, talk);  // told after the answer
   if (f.json) {
     ordered_json o{{"prompt_ids", ids}};
     o.update(answer_json(f.request, answers[0]));
@@ -107,13 +126,15 @@ Status run(RunFlags& f) {
       for (const Answer& a : answers) o["choices"].push_back(answer_json(f.request, a));
     }
     out.write(dump(o) + "\n");
-    return out.finish();
+    SE_TRY(out.finish());
+    return saved;
   }
   for (size_t i = 0; answers.size() > 1 && i < answers.size(); ++i)
     out.write(format("--- {} of {}\n{}\n", i + 1, answers.size(), answers[i].text));
   if (answers.size() == 1) out.write("\n");
   if (::isatty(2)) std::fputs(("\n" + usage_lines(answers[0])).c_str(), stderr);
-  return out.finish();
+  SE_TRY(out.finish());
+  return saved;
 }
 
 }  // namespace
@@ -125,7 +146,9 @@ void add_run(CLI::App& app, Status& status) {
   f->sampling.add(*c);
   Request& r = f->request;
   f->prompt.add(*c);
-  c->add_option("--plan", f->plan, "KV plan, like snapkv(budget=512)+kivi(bits=4)+quest(budget=256)");
+  f->kv.add(*c);
+  f->plan_option =
+      c->add_option("--plan", f->plan, "KV plan, like snapkv(budget=512)+kivi(bits=4)+quest(budget=256)");
   c->add_option("-n,--max-tokens", r.max_tokens, "most tokens of the answer (default 128)");
   c->add_option("--stop", r.stop, "end the answer at this text (may be repeated)")->take_all();
   c->add_option("--stop-id", r.stop_ids, "end the answer at this token (may be repeated)")->take_all();

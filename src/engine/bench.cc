@@ -11,6 +11,7 @@ struct Bench {
   Engine::Impl& e;
   const Engine::BenchCase& c;
   std::vector<std::unique_ptr<Job>> jobs;
+  std::vector<int32_t> forwarded;  // by the first job: what a file of it says
   Rng rng{20260101};
 
   int32_t random_id() { return int32_t(rng.below(e.info.vocab)); }
@@ -21,6 +22,7 @@ struct Bench {
     for (auto& job : jobs) {
       job->request.ids.resize(size_t(tokens));
       for (int32_t& id : job->request.ids) id = random_id();
+      if (job == jobs.front()) forwarded = job->request.ids;
       job->done = 0;
       job->seq->start_turn(tokens, c.decode + 1);
       if (job->plan->staging == Staging::kLayer) {
@@ -35,6 +37,35 @@ struct Bench {
         SE_TRY(e.runner->run(work, none, failed));
         if (!failed.empty()) return failed.front().second;
       }
+    }
+    return ok();
+  }
+
+  Status save() {
+    Session s;
+    s.plan = jobs.front()->plan, s.forwarded = forwarded, s.seq = std::move(jobs.front()->seq);
+    const Status written = e.write_session(s, c.kv_save, {});
+    jobs.front()->seq = std::move(s.seq);
+    return written;
+  }
+
+  // The depth from a file: the first row takes it over, the others fork it.
+  Status load(const std::shared_ptr<const Plan>& plan) {
+    std::string note;
+    SE_ASSIGN(const std::unique_ptr<Session> s, e.read_session(c.kv_load, note));
+    Driver& driver = e.runner->driver();
+    if (s->seq->logical() != c.depth)
+      return invalid(format("{}: holds {} tokens, the depth is {}", c.kv_load, s->seq->logical(), c.depth));
+    if (s->plan->text != plan->text && !Driver::can_attach(*plan, *s->seq))
+      return invalid(
+          format("{}: holds the KV of {}, which {} cannot go on from", c.kv_load, s->plan->text, plan->text));
+    for (auto& job : jobs) {
+      if (s->plan->text == plan->text) {
+        SE_ASSIGN(job->seq, driver.fork(*s->seq));
+      } else {
+        SE_ASSIGN(job->seq, driver.attach(plan, *s->seq));
+      }
+      job->seq->start_turn(0, c.decode + 1);
     }
     return ok();
   }
@@ -109,7 +140,12 @@ struct Bench {
     SeqView view;
     view.prompt = two ? c.depth : c.depth + c.prompt, view.max_new = two ? 1 : c.decode + 1;
     Cost cost = plan->cost(view);
-    if (c.depth > 0) SE_TRY(c.synthetic_fill ? fill(c.depth) : prefill(c.depth));
+    if (!c.kv_load.empty()) {
+      SE_TRY(load(plan));
+    } else if (c.depth > 0) {
+      SE_TRY(c.synthetic_fill ? fill(c.depth) : prefill(c.depth));
+      if (!c.kv_save.empty()) SE_TRY(save());
+    }
     SeqView whole = view;
     whole.prompt = c.depth + c.prompt, whole.max_new = c.decode + 1;
     if (two) {
@@ -169,7 +205,9 @@ struct Bench {
 Result<Engine::BenchResult> Engine::bench(const BenchCase& c) {
   if (c.batch < 1 || c.batch > impl_->options.max_rows)
     return invalid(format("batch {}: 1 to {}", c.batch, impl_->options.max_rows));
-  return impl_->ask<Result<BenchResult>>([&]() -> Result<BenchResult> { return Bench{*impl_, c, {}}.run(); });
+  return impl_->ask<Result<BenchResult>>([&]() -> Result<BenchResult> {
+    return Bench{*impl_, c, {}, {}}.run();
+  });
 }
 
 }  // namespace se

@@ -59,6 +59,8 @@ struct Engine::Impl {
   void fail_all();  // every open job, with `damage`
 
   Result<std::shared_ptr<const Plan>> plan_of(const std::string& text);
+  Status write_session(const Session& s, const std::string& path, const std::string& note);
+  Result<std::unique_ptr<Session>> read_session(const std::string& path, std::string& note);  // without an id
   Status accept(Job& job);
   Status accept_base(Job& job);
   Status check_sampling(const Job& job) const;

@@ -17,6 +17,9 @@
 
 namespace se {
 
+class CheckedWriter;
+class CheckedReader;
+
 struct KvTable {  // one group of one sequence
   std::vector<PageRef> payload;
   std::vector<PageRef> index;      // parallel to payload; empty refs where the layout has no index
@@ -76,6 +79,14 @@ class KvStore {
   // made. kInvalid unless both layouts have the same page, groups and payload bytes, and neither a tail, nor
   // state, nor a kPerSequence block.
   Result<std::unique_ptr<KvSequence>> attach(const KvSequence& from, std::shared_ptr<const KvLayout> layout);
+
+  // A sequence as bytes, and back. save() writes what the tokens there need and nothing else; load() wants
+  // the same layout (the caller's fingerprints say so) and no position at or over `logical`. Errors: kInvalid
+  // for bytes that are no such sequence, kExhausted; finish() of the reader tells whether they are undamaged.
+  void save(const KvSequence& seq, CheckedWriter& to) const;
+  Result<std::unique_ptr<KvSequence>> load(CheckedReader& from,
+                                           std::shared_ptr<const KvLayout> layout,
+                                           int64_t logical);
 
   // Makes room for `n` more paged tokens in every group of `groups` (all groups if empty) and counts them in:
   // takes pages, and copies the last page (payload and index) first if it is partial and shared. positions:

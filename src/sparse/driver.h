@@ -98,6 +98,10 @@ class Driver final : public AttentionPort {
   static bool can_seed(const Plan& plan, const PlanSequence& from);
   Status seed_slice(PlanSequence& seq, int layer, const PlanSequence& from);
 
+  // Between turns: a sequence as bytes, and back under the same plan. Errors as KvStore::load.
+  void save(const PlanSequence& seq, CheckedWriter& to) const;
+  Result<std::unique_ptr<PlanSequence>> load(std::shared_ptr<const Plan> plan, CheckedReader& from);
+
   // Decode rows first, then prefill chunks; packed tokens in row order. Takes pages for all rows: kExhausted
   // leaves every sequence as it was. Rows of layer-major plans may only decode here.
   Status begin(std::span<const DriverRow> rows);

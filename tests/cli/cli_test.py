@@ -311,6 +311,52 @@ class Output(CliTest):
         self.assertRegex(done.stderr, r"\Asparse-engine: the prompt has [^\n]+\n\Z")
         self.assertGreaterEqual(done.stdout.count("\n"), 2)  # both other turns were answered
 
+    def test_saved_prompts_go_on_as_if_nothing_had_happened(self):
+        kv = self.dir / "prompt.kv"
+        for plan in ("dense", PLAN):
+            args = ["--raw", "--plan", plan, "--ignore-eos"]
+            first = self.run_json(*args, "-p", "a long beginning " * 20, "-n", 3, "--kv-save", kv)
+            self.assertEqual(len(first["ids"]), 3)
+            rest = ["-p", "and the rest", "-n", 12, "--ignore-eos", "--raw"]
+            one, two = (self.run_json(*rest, "--kv-load", kv) for _ in range(2))
+            self.assertEqual(one["ids"], two["ids"])
+            self.assertEqual(one["usage"]["kv"]["plan"], first["usage"]["kv"]["plan"])
+            self.assertEqual(one["usage"]["kv"]["logical_tokens"],
+                             first["usage"]["kv"]["logical_tokens"] + 1 + len(one["prompt_ids"]) + 11)
+        self.refused("run", "-m", self.model, "--kv-load", kv, "--plan", "fp8", "--kv-save", kv, "-p", "x",
+                     says=["fp8", "prompt.kv", "keeps its plan"])
+        self.refused("run", "-m", self.model, "--kv-load", kv, "--system", "x", "-p", "x", says=["--system"])
+        self.refused("chat", "-m", self.model, "--kv-load", kv, says=["prompt.kv", "plain text"])
+        self.refused("run", "-m", self.model, "--kv-load", self.dir / "none.kv", "-p", "x", says=["none.kv"])
+        data = bytearray(kv.read_bytes())
+        data[-100] ^= 4
+        kv.write_bytes(data)
+        self.refused("run", "-m", self.model, "--kv-load", kv, "-p", "x", says=["prompt.kv", "damaged"])
+
+    def test_a_saved_dense_prompt_serves_other_plans(self):
+        kv = self.dir / "dense.kv"
+        beginning, rest = "a long beginning " * 20, " and the rest" * 10
+        self.run_json("--raw", "-p", beginning, "-n", 0, "--kv-save", kv)
+        for plan in ("dense", "quest(budget=64)", "snapkv(budget=96,sink=4,recent=32)"):
+            args = ["--raw", "-n", 12, "--ignore-eos", "--plan", plan]
+            got = self.run_json(*args, "-p", rest, "--kv-load", kv)
+            whole = self.run_json(*args, "-p", beginning + rest)
+            if len(whole["prompt_ids"]) == got["usage"]["prompt_tokens"]:  # the cut falls between two tokens
+                self.assertEqual(got["ids"], whole["ids"], plan)
+
+    def test_bench_takes_its_depth_from_a_file(self):
+        kv = self.dir / "bench.kv"
+        args = ["bench", "-m", self.model, "-p", 0, "-n", 4, "-r", 1, "--json", "-d", 300]
+        self.good(*args, "--kv-save", kv)
+        for line in self.good(*args, "--kv-load", kv, "-b", "1,3", "--plan", "dense", "--plan",
+                              "quest(budget=64)").splitlines():
+            row = json.loads(line)
+            self.assertEqual((row["depth"], row["resident_tokens"]), (300, 304))
+        self.refused(*args[:-1], 200, "--kv-load", kv, says=["holds 300", "200"])
+        self.refused(*args, "--kv-load", kv, "--plan", "kivi(group=16)", says=["kivi", "dense"])
+        self.refused(*args, "--kv-load", kv, "--explain", says=["--explain"])
+        self.refused(*args, "--kv-save", kv, "--fill", "synthetic", says=["--kv-save"])
+
     def test_help_and_version(self):
         self.assertIn("run", self.good("--help"))
         self.assertIn("--plan", self.good("run", "--help"))
@@ -328,6 +374,15 @@ class Chat(CliTest):
         self.assertGreater(tokens[0], fresh[0] + 6)  # the first turn is still there
         reset = self.call("chat", "-m", self.model, "-n", "6", text="one\n/reset\ntwo\n/usage\n")
         self.assertIn(f"of {fresh[0]} tokens", reset.stderr)
+
+    def test_a_conversation_goes_on_in_another_process(self):
+        kv = self.dir / "talk.kv"
+        args = ["chat", "-m", self.model, "-n", 8, "--plan", PLAN]
+        whole = self.good(*args, text="one\ntwo\nthree\n")
+        begun = self.good(*args, "--kv-save", kv, text="one\n")
+        rest = self.good("chat", "-m", self.model, "-n", 8, "--kv-load", kv, text="two\nthree\n")
+        self.assertEqual(begun + rest, whole)
+        self.refused("chat", "-m", self.model, "--kv-load", kv, "--plan", "dense", says=["another plan"])
 
     def test_a_conversation_under_a_plan(self):
         text = "word " * 200 + "\nand then\n/usage\n/quit\n"

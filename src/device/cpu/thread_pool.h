@@ -39,8 +39,8 @@ class ThreadPool {
   // Items of the run in the high half, the next one to hand out in the low half: a thread that comes late
   // either gets an item of the run that is on, or none. Items fit 31 bits.
   alignas(64) std::atomic<uint64_t> ticket_{0};
-  alignas(64) std::atomic<int32_t> left_{0};    // items of the run that are not done
-  alignas(64) std::atomic<uint32_t> runs_{0};   // what sleepers watch
+  alignas(64) std::atomic<int32_t> left_{0};   // items of the run that are not done
+  alignas(64) std::atomic<uint32_t> runs_{0};  // what sleepers watch
   const std::function<void(int64_t, int)>* fn_ = nullptr;
   std::atomic<bool> stop_{false};
 };

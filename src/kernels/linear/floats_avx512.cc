@@ -1,5 +1,5 @@
-// Products of float rows with AVX-512: one register is the sixteen lanes of a product, so that its order is the
-// reference's whatever the tile. Halves are widened as they are loaded.
+// Products of float rows with AVX-512: one register is the sixteen lanes of a product, so that its order is
+// the reference's whatever the tile. Halves are widened as they are loaded.
 #include <immintrin.h>
 
 #include <utility>
@@ -34,7 +34,8 @@ inline float fold(__m512 lanes) {
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
-// y[token .. token + kTokens, row .. row + kRows); the sums are unrolled by name (kSum: row and token in one).
+// y[token .. token + kTokens, row .. row + kRows); the sums are unrolled by name (kSum: row and token in
+// one).
 template <typename Type, int kRows, int kTokens, size_t... kSum>
 void tile(std::index_sequence<kSum...>,
           const Rows& w,
