@@ -55,7 +55,7 @@ function(se_library name)
     set_source_files_properties(${A_AVX512} PROPERTIES COMPILE_OPTIONS "${avx512}")
   endif()
   if(A_AMX)
-    set_source_files_properties(${A_AMX} PROPERTIES COMPILE_OPTIONS "${avx512};-mamx-tile;-mamx-int8")
+    set_source_files_properties(${A_AMX} PROPERTIES COMPILE_OPTIONS "${avx512};-mamx-tile;-mamx-int8;-mamx-bf16")
   endif()
 endfunction()
 

@@ -32,12 +32,12 @@ bool has_f16c() {
   return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
 
-// Tiles and int8 products, and the system's leave to use them (for this process and its threads): a system
+// Tiles, int8 and BF16 products, and the system's leave to use them (for this process and its threads): a system
 // that does not know them, or does not save them, refuses the request.
 bool has_amx() {
-  constexpr unsigned kTile = 1u << 24, kInt8 = 1u << 25;
+  constexpr unsigned kAll = 1u << 24 | 1u << 25 | 1u << 22;
   unsigned a = 0, b = 0, c = 0, d = 0;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & kTile) == 0 || (d & kInt8) == 0) return false;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & kAll) != kAll) return false;
   constexpr long kRequestState = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   return ::syscall(SYS_arch_prctl, kRequestState, kTileData) == 0;
 }

@@ -6,6 +6,7 @@
 
 #include "device/cpu/thread_pool.h"
 #include "kernels/attention/drive.h"
+#include "kernels/attention/prompt_tile.h"
 
 namespace se::cpu {
 namespace {
@@ -27,11 +28,16 @@ struct Pass {
   const AttendArgs& args;
   const KeySource& source;
   const AttentionCore& core;
-  int group = 1, tile_tokens = 1;
+  const PromptCore* prompts;  // for the rows of prompts; null: as decode rows
+  int group = 1;
   int64_t rows = 0;           // of the widest item
   int64_t thread_floats = 0;  // of scratch per thread
   float *scratch = nullptr, *partial_out = nullptr, *partial_lse = nullptr;
 
+  bool tiled(int64_t row) const { return prompts && row >= args.rows->decode_rows; }
+  int64_t tile_tokens(int64_t row) const {
+    return std::max(1, (tiled(row) ? kPromptRows : kTileRows) / group);
+  }
   int64_t split_of(int64_t row) const {
     const int64_t split = args.rows->split.empty() ? 0 : args.rows->split.ptr<int32_t>()[row];
     return split > 0 ? split : std::numeric_limits<int64_t>::max() / 2;
@@ -62,15 +68,15 @@ void for_each_item(const Pass& pass, const Fn& fn) {
       const int64_t places = pass.places_of(item, row_keys(pass.source, pass.args, item.row, h));
       return std::max<int64_t>((places + split - 1) / split - item.first, 1);
     };
-    for (int64_t t = (tokens - 1) / pass.tile_tokens * pass.tile_tokens; t >= 0 && tokens > 0;
-         t -= pass.tile_tokens) {
+    const int64_t tile = pass.tile_tokens(item.row);
+    for (int64_t t = (tokens - 1) / tile * tile; t >= 0 && tokens > 0; t -= tile) {
       item.token = start[item.row] + t;
-      item.tokens = std::min<int64_t>(pass.tile_tokens, tokens - t);
+      item.tokens = std::min<int64_t>(tile, tokens - t);
       item.first = pass.first_of(item, row_keys(pass.source, pass.args, item.row, 0));
       const int64_t rows = item.tokens * pass.group;
       int64_t most = 1;
       for (int h = 0; h < heads; ++h) most = std::max(most, splits_of(h));
-      if (most == 1 || rows > kShortRows) {
+      if (most == 1 || rows > kShortRows || pass.tiled(item.row)) {
         for (item.kv_head = 0; item.kv_head < heads; ++item.kv_head) {
           item.split = item.first, item.splits = splits_of(item.kv_head), item.partial = -1;
           item.heads = 1;
@@ -118,6 +124,25 @@ int64_t tile_floats(const Pass& pass) {
          round_up8(pass.source.v_dim);
 }
 
+// Which keys of a block the rows of a tile see: [w.from, w.seen) of each; from for windows only. Returns the first
+// row that sees any (rows before it see nothing: a later token sees more), or the number of rows.
+int see(const Pass& pass, const Item& item, const KeyBlockView& block, int64_t begin, const TileWork& w) {
+  const int rows = int(item.tokens) * pass.group;
+  int first = rows;
+  for (int r = rows - 1; r >= 0; --r) {
+    const int64_t token = item.token + r / pass.group;
+    const int64_t present = std::clamp<int64_t>(token + 1 - block.first_present, 0, block.n - block.n_past);
+    w.seen[r] = int32_t(block.n_past + present);
+    if (pass.args.window > 0) {
+      const int64_t low = lowest_place(pass.args, token) - begin;
+      w.from[r] = int32_t(std::lower_bound(block.place, block.place + block.n, low) - block.place);
+      if (w.from[r] >= w.seen[r]) w.from[r] = w.seen[r] = 0;
+    }
+    if (w.seen[r] > 0) first = r;
+  }
+  return first;
+}
+
 // Folds the keys at places [begin, end) into the running softmax of the tile's rows.
 void absorb_split(const Pass& pass,
                   const Item& item,
@@ -136,18 +161,7 @@ void absorb_split(const Pass& pass,
     const int64_t to = std::min(b + kKeyBlock, end), after = std::min(b + 2 * kKeyBlock, end);
     RowKeys head = keys;
     reader.read(head, b, to, item.token + item.tokens, few, true, block);
-    int first = rows;  // rows before it see nothing here: a later token sees more
-    for (int r = rows - 1; r >= 0; --r) {
-      const int64_t token = item.token + r / pass.group;
-      const int64_t present = std::clamp<int64_t>(token + 1 - block.first_present, 0, block.n - block.n_past);
-      w.seen[r] = int32_t(block.n_past + present);
-      if (window) {
-        const int64_t low = lowest_place(pass.args, token) - b;
-        w.from[r] = int32_t(std::lower_bound(block.place, block.place + block.n, low) - block.place);
-        if (w.from[r] >= w.seen[r]) w.from[r] = w.seen[r] = 0;
-      }
-      if (w.seen[r] > 0) first = r;
-    }
+    const int first = see(pass, item, block, b, w);
     const int32_t* from = window ? w.from + first : nullptr;
     reader.look_ahead(keys, b + kKeyBlock, after, true, item.heads, ahead);
     for (int h = 0; h < item.heads; ++h) {
@@ -212,6 +226,43 @@ void run_item(const Pass& pass, const Item& item, int thread) {
   }
 }
 
+// A prompt's tile with matrix tiles: all splits of one KV head.
+void run_prompt(const Pass& pass, const Item& item, int thread) {
+  const KeySource& source = pass.source;
+  const int64_t rows = item.tokens * pass.group;
+  float* scratch = pass.scratch + thread * pass.thread_floats;
+  TileWork w{};
+  w.seen = reinterpret_cast<int32_t*>(scratch), w.from = w.seen + kPromptRows;
+  const BlockReader reader(source, pass.core, scratch + 2 * kPromptRows);
+  char* tile_scratch = reinterpret_cast<char*>(scratch + 2 * kPromptRows + reader_floats(source));
+  PromptTile tile{int(rows), source.k_dim, source.v_dim, pass.args.scale, nullptr};
+  tile.scratch = tile_scratch + (64 - reinterpret_cast<uintptr_t>(tile_scratch) % 64) % 64;
+  float *q[kPromptRows], *out[kPromptRows], *lse[kPromptRows];
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t token = item.token + r / pass.group, head = item.kv_head * pass.group + r % pass.group;
+    q[r] = pass.args.q.at<float>(token, head);
+    out[r] = pass.args.out.at<float>(token, head), lse[r] = pass.args.lse.at<float>(token, head);
+  }
+  const RowKeys keys = row_keys(source, pass.args, item.row, item.kv_head);
+  const int64_t split = pass.split_of(item.row), places = pass.places_of(item, keys);
+  const bool window = pass.args.window > 0;
+  KeyBlockView block;
+  pass.prompts->begin(tile, q);
+  for (int64_t s = item.split; s < item.split + item.splits; ++s) {
+    const int64_t begin = s * split, end = std::min((s + 1) * split, places);
+    const int64_t skip = window ? std::max<int64_t>(lowest_place(pass.args, item.token) - begin, 0) : 0;
+    for (int64_t b = begin + skip / kKeyBlock * kKeyBlock; b < end; b += kKeyBlock) {
+      reader.read(keys, b, std::min(b + kKeyBlock, end), item.token + item.tokens, true, true, block);
+      const bool all = block.n_past == block.n && !window;
+      if (block.n == 0 || (!all && see(pass, item, block, b, w) == rows)) continue;
+      pass.prompts->block(
+          tile, block.k, block.v, block.type, block.n, window ? w.from : nullptr, all ? nullptr : w.seen);
+    }
+    pass.prompts->end_split(tile);
+  }
+  pass.prompts->finish(tile, out, lse);
+}
+
 // The splits of a short tile, merged in ascending order as a long tile merges its own. `item` is the first
 // split of some heads; the partials of the next one are a row of all heads on.
 void merge_splits(const Pass& pass, const Item& item, int64_t splits) {
@@ -254,9 +305,9 @@ void attend(const AttendArgs& args, const KeySource& source, Stream& stream) {
   Arena own;
   Arena& arena = args.scratch ? *args.scratch : own;
   const Arena::Mark mark = arena.mark();
-  Pass pass{args, source, attention_core()};
+  Pass pass{args, source, attention_core(), source.v_in_k ? nullptr : prompt_core()};
   pass.group = int(args.q.shape[1]) / source.kv_heads;
-  pass.tile_tokens = std::max(1, kTileRows / pass.group);
+  if (pass.group > kPromptRows) pass.prompts = nullptr;
 
   int64_t n_items = 0, n_tiles = 0, n_partials = 0;
   for_each_item(pass, [&](const Item& item) {
@@ -272,7 +323,12 @@ void attend(const AttendArgs& args, const KeySource& source, Stream& stream) {
   Tile* tiles = arena.take<Tile>(n_tiles).data();
   pass.partial_out = arena.take<float>(n_partials * source.v_dim).data();
   pass.partial_lse = arena.take<float>(n_partials).data();
-  pass.thread_floats = (tile_floats(pass) + reader_floats(source) + 15) / 16 * 16;
+  pass.thread_floats = tile_floats(pass) + reader_floats(source);
+  if (pass.prompts)
+    pass.thread_floats = std::max(pass.thread_floats,
+                                  pass.prompts->bytes(kPromptRows, source.k_dim, source.v_dim) / 4 + 16 +
+                                      reader_floats(source) + 2 * kPromptRows);
+  pass.thread_floats = (pass.thread_floats + 15) / 16 * 16;
   pass.scratch = arena.take<float>(pass.thread_floats * stream.pool().threads()).data();
 
   int64_t at = 0, made = 0, group = 0, groups = 0;  // tiles of a split stand in the order of their heads
@@ -289,7 +345,10 @@ void attend(const AttendArgs& args, const KeySource& source, Stream& stream) {
     const Item* items;
     const Tile* tiles;
   } job{pass, items, tiles};
-  stream.pool().run(n_items, [&job](int64_t i, int thread) { run_item(job.pass, job.items[i], thread); });
+  stream.pool().run(n_items, [&job](int64_t i, int thread) {
+    const Item& item = job.items[i];
+    job.pass.tiled(item.row) ? run_prompt(job.pass, item, thread) : run_item(job.pass, item, thread);
+  });
   stream.pool().run(n_tiles, [&job](int64_t i, int) {
     merge_splits(job.pass, job.items[job.tiles[i].first], job.tiles[i].splits);
   });

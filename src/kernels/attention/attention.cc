@@ -5,6 +5,7 @@
 #include "device/cpu/isa.h"
 #include "device/cpu/thread_pool.h"
 #include "kernels/attention/drive.h"
+#include "kernels/attention/prompt_tile.h"
 
 namespace se {
 namespace cpu {
@@ -12,6 +13,7 @@ namespace cpu {
 const AttentionCore& attention_core() {
   return isa() >= Isa::kAvx512 ? kCoreAvx512 : isa() >= Isa::kAvx2 ? kCoreAvx2 : kCoreBaseline;
 }
+const PromptCore* prompt_core() { return isa() >= Isa::kAmx ? &kPromptAmx : nullptr; }
 
 void attend_tiles(const AttendArgs& args,
                   const AttentionPart& part,

@@ -71,6 +71,7 @@ struct Bench {
     Scene scene(s, 1, 0, 256 << 20);
     for (int i = 0; i < rows; ++i) scene.add_row(x, past, fresh, 256);
     scene.build();
+    if (fresh == 1) scene.step().decode_rows = rows;
     const double keys = double(rows) * (double(fresh) * double(past) + double(fresh) * double(fresh + 1) / 2);
     const double bytes =
         double(rows) * double(past) * s.kv_heads * (s.k_dim + s.v_dim) * block_bytes(s.dtype);
@@ -91,6 +92,7 @@ struct Bench {
     Scene scene(s, layers, 0, pages * layers * slice);
     scene.add_row(x, past, 1, 256);
     scene.build();
+    scene.step().decode_rows = 1;
     char* base = static_cast<char*>(scene.part().planes[0].data);
     for (int64_t p = 0; p < pages; ++p) {
       for (int64_t l = 1; l < layers; ++l)
@@ -117,6 +119,7 @@ struct Bench {
     scene.add_row(x, past, fresh, 256, {}, std::max<int64_t>(0, past - window + 1) / s.page * s.page);
     scene.use_window(window);
     scene.build();
+    if (fresh == 1) scene.step().decode_rows = 1;
     const double keys = double(fresh) * std::min<double>(window, double(past));
     report(name, 0, 2 * keys * s.q_heads * (s.k_dim + s.v_dim), repeats, [&] {
       attend_plain(scene.args(), scene.part(), stream);
@@ -220,6 +223,7 @@ void run_all(int threads, int repeats, const std::string& only) {
   b.attend("chunk 512 over 1536", smol, 1536, 512);
   b.attend("chunk 512 over 1536, 32 of 8 x 128", wide, 1536, 512);
   b.attend("chunk 64 over 8K", smol, 8192, 64);
+  b.attend("chunk 512 over 16K, 14 of 2 x 64", qwen, 16384, 512);
   b.window("window 512, chunk 512 over 8K", smol, 8192, 512, 512);
   b.window("window 512, decode at 8K", smol, 8192, 1, 512);
   b.repeats = std::max(1, repeats / 20);

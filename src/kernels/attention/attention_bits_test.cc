@@ -122,12 +122,22 @@ TEST_P(AttentionBits, KeysNotSeenContributeNothing) {
   EXPECT_TRUE(a == b);
 }
 
-// Draft tokens: one row per token that sees the row's present from kv_from on.
+// Draft tokens: one row per token that sees the row's present from kv_from on; rows of decode, rows of a prompt.
+// Where prompts have kernels of their own (amx), the two differ in rounding.
 TEST_P(AttentionBits, ARowPerTokenEqualsOneRowOfAllTokens) {
   const Tokens x(shape_, 80, 16);
+  ThreadPool pool(2);
+  Stream stream(pool);
   Scene chunk(shape_);
   chunk.add_row(x, 70, 4, 32);
-  const Result whole = attend(chunk, 1);
+  const Result prompt = attend(chunk, 1);
+  chunk.build();
+  chunk.step().decode_rows = 1;
+  attend_plain(chunk.args(), chunk.part(), stream);
+  const Result decode{chunk.out(), chunk.lse()};
+  if (GetParam().isa < cpu::Isa::kAmx) {
+    EXPECT_TRUE(prompt == decode);
+  }
   Scene rows(shape_);
   rows.add_row(x, 70, 4, 32);
   rows.build();
@@ -137,7 +147,7 @@ TEST_P(AttentionBits, ARowPerTokenEqualsOneRowOfAllTokens) {
   std::vector<int64_t> start(4, *one.start.ptr<int64_t>()), offset(4, *one.offset.ptr<int64_t>());
   std::vector<int32_t> counts(4, *one.counts.ptr<int32_t>());
   StepRows step;
-  step.rows = step.decode_rows = 4;
+  step.rows = 4;
   step.q_start = TensorView::of(q_start.data(), DType::kI32, {5});
   step.kv_from = TensorView::of(kv_from.data(), DType::kI32, {4});
   step.split = TensorView::of(split.data(), DType::kI32, {4});
@@ -147,10 +157,11 @@ TEST_P(AttentionBits, ARowPerTokenEqualsOneRowOfAllTokens) {
   int32_t n = 4;
   rows.args().rows = &step;
   rows.args().list = {TensorView::of(ids.data(), DType::kI32, {4}), TensorView::of(&n, DType::kI32, {1}), 4};
-  ThreadPool pool(2);
-  Stream stream(pool);
-  attend_plain(rows.args(), rows.part(), stream);
-  EXPECT_TRUE(whole == (Result{rows.out(), rows.lse()}));
+  for (int decode_rows : {0, 4}) {
+    step.decode_rows = decode_rows;
+    attend_plain(rows.args(), rows.part(), stream);
+    EXPECT_TRUE((decode_rows == 0 ? prompt : decode) == (Result{rows.out(), rows.lse()})) << decode_rows;
+  }
 }
 
 // One table per KV head: each head's row equals the head of a step where all heads have that table.
@@ -185,7 +196,7 @@ TEST_P(AttentionBits, TablesPerHeadReadTheirOwnRuns) {
 
 std::vector<BitCase> cases() {
   std::vector<BitCase> all;
-  for (cpu::Isa isa : {cpu::Isa::kBaseline, cpu::Isa::kAvx2, cpu::Isa::kAvx512}) {
+  for (cpu::Isa isa : {cpu::Isa::kBaseline, cpu::Isa::kAvx2, cpu::Isa::kAvx512, cpu::Isa::kAmx}) {
     all.push_back({{9, 3, 64, 64, DType::kF16}, isa});
     all.push_back({{2, 2, 80, 80, DType::kBF16}, isa});
     all.push_back({{4, 1, 36, 20, DType::kF16}, isa});

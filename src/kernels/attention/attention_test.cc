@@ -247,7 +247,7 @@ std::string name_of(const ::testing::TestParamInfo<Case>& info) {
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (cpu::Isa isa : {cpu::Isa::kBaseline, cpu::Isa::kAvx2, cpu::Isa::kAvx512}) {
+  for (cpu::Isa isa : {cpu::Isa::kBaseline, cpu::Isa::kAvx2, cpu::Isa::kAvx512, cpu::Isa::kAmx}) {
     all.push_back({9, 3, 64, 64, DType::kF16, isa});
     all.push_back({3, 3, 80, 80, DType::kF16, isa});
     all.push_back({8, 2, 128, 128, DType::kBF16, isa});

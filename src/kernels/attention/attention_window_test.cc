@@ -187,7 +187,7 @@ TEST_P(AttentionWindow, EqualsTheOracle) {
 
 std::vector<WindowCase> cases() {
   std::vector<WindowCase> all;
-  for (cpu::Isa isa : {cpu::Isa::kBaseline, cpu::Isa::kAvx2, cpu::Isa::kAvx512}) {
+  for (cpu::Isa isa : {cpu::Isa::kBaseline, cpu::Isa::kAvx2, cpu::Isa::kAvx512, cpu::Isa::kAmx}) {
     all.push_back({{9, 3, 64, 64, DType::kF16}, isa});
     all.push_back({{4, 1, 36, 20, DType::kBF16}, isa});
     all.push_back({{4, 2, 128, 128, DType::kF32, 32, 32}, isa});

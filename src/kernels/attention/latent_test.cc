@@ -242,7 +242,7 @@ TEST(LatentForm, ExpandsWhereThatIsCheaper) {
 
 std::vector<LatentCase> cases() {
   std::vector<LatentCase> all;
-  for (cpu::Isa isa : {cpu::Isa::kBaseline, cpu::Isa::kAvx2, cpu::Isa::kAvx512}) {
+  for (cpu::Isa isa : {cpu::Isa::kBaseline, cpu::Isa::kAvx2, cpu::Isa::kAvx512, cpu::Isa::kAmx}) {
     all.push_back({{4, 12, 8, 32, 16, DType::kF32}, isa});
     all.push_back({{3, 40, 6, 72, 33, DType::kF16}, isa});
     all.push_back({{2, 7, 4, 16, 50, DType::kBF16}, isa});
