@@ -1,5 +1,6 @@
-// base/checked_file.h -- files that hold state of ours: written whole or not at all, with a checksum at their end
-// (XXH3, 64 bits, little-endian as the machines we run on). Goals: a reader trusts nothing before finish().
+// base/checked_file.h -- files that hold state of ours: written whole or not at all, with a checksum at their
+// end (XXH3, 64 bits, little-endian as the machines we run on). Goals: a reader trusts nothing before
+// finish().
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -50,7 +51,7 @@ class CheckedReader {
   // At most `most` elements; nothing is allocated that the file has no bytes for.
   template <typename T>
   Result<std::vector<T>> array(int64_t most, const char* what);
-  int64_t left() const;  // bytes before the checksum
+  int64_t left() const;                       // bytes before the checksum
   Status bad(const std::string& text) const;  // kInvalid: "PATH: byte N: text"
   // The file must end here, and its checksum be that of what was read.
   Status finish();

@@ -27,7 +27,8 @@ Result<std::vector<ChatMessage>> from_note(const std::string& note, const std::s
            m["content"].is_string();
     if (good) messages.push_back({m["role"].get<std::string>(), m["content"].get<std::string>()});
   }
-  if (!good) return invalid(path + ": the note is no conversation: it was saved by something other than run or chat");
+  if (!good)
+    return invalid(path + ": the note is no conversation: it was saved by something other than run or chat");
   return messages;
 }
 
@@ -55,7 +56,9 @@ Result<Talk> KvFiles::open(Engine& engine, const std::string& plan, bool plan_gi
   talk.other_plan = true, talk.plan = wanted.plan;
   if (!save.empty())
     return invalid(format("--kv-save under {}: {} was saved under {}, and a conversation keeps its plan",
-                          wanted.plan, load, s.plan));
+                          wanted.plan,
+                          load,
+                          s.plan));
   return talk;
 }
 

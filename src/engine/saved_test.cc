@@ -57,7 +57,9 @@ TEST(Saved, GoesOnAsTheSessionItselfUnderEveryPlan) {
       ASSERT_TRUE(there->save_session(loaded->session, file.path, "a note").ok());
       EXPECT_EQ(file.read(), bytes) << plan << ": saved again, the same bytes";
       for (uint64_t more : {2, 3})
-        expect_same(there->run_turn(loaded->session, turn(30, more, 20)), here->run_turn(*s, turn(30, more, 20)), plan);
+        expect_same(there->run_turn(loaded->session, turn(30, more, 20)),
+                    here->run_turn(*s, turn(30, more, 20)),
+                    plan);
       there->close_session(loaded->session);
       there->drain();
       there->run(turn(1, 1, 1));

@@ -1,5 +1,5 @@
-// Sequences in files. Of a page only the items of tokens that are there are written, so that equal sequences give
-// equal files and nothing of another sequence gets into one.
+// Sequences in files. Of a page only the items of tokens that are there are written, so that equal sequences
+// give equal files and nothing of another sequence gets into one.
 #include <algorithm>
 #include <cstring>
 
@@ -40,7 +40,8 @@ std::array<Part, 3> parts(const KvTable& t) {
 Status check_table(const KvLayout& layout, const KvTable& t, int64_t logical, const CheckedReader& from) {
   for (size_t i = 0; i < t.positions.size(); ++i) {
     if (t.positions[i] < 0 || t.positions[i] >= logical || (i > 0 && t.positions[i] <= t.positions[i - 1]))
-      return from.bad(format("token {} has position {}, wanted ascending ones below {}", i, t.positions[i], logical));
+      return from.bad(
+          format("token {} has position {}, wanted ascending ones below {}", i, t.positions[i], logical));
   }
   for (size_t p = 0; p < t.indexed.size(); ++p) {
     const int64_t most = std::min(layout.page(), t.paged - int64_t(p) * layout.page());
@@ -64,9 +65,9 @@ void KvStore::save(const KvSequence& seq, CheckedWriter& to) const {
       for (size_t p = 0; p < part.pages->size(); ++p) {
         const PageRef& page = (*part.pages)[p];
         if (!page) continue;
-        for_items(layout.items(g, part.block), tokens_of(layout, t, part.block, p), [&](int64_t at, int64_t n) {
-          to.write(page.data() + at, n);
-        });
+        for_items(layout.items(g, part.block),
+                  tokens_of(layout, t, part.block, p),
+                  [&](int64_t at, int64_t n) { to.write(page.data() + at, n); });
       }
     }
   }
@@ -77,12 +78,14 @@ Result<std::unique_ptr<KvSequence>> KvStore::load(CheckedReader& from,
                                                   int64_t logical) {
   SE_ASSIGN(auto seq, create_sequence(std::move(shared_layout)));
   const KvLayout& layout = *seq->layout_;
-  if (seq->sequence_) SE_TRY(from.read(seq->sequence_.data(), seq->sequence_.bytes(), "state of the sequence"));
+  if (seq->sequence_)
+    SE_TRY(from.read(seq->sequence_.data(), seq->sequence_.bytes(), "state of the sequence"));
   for (int g = 0; g < int(seq->tables_.size()); ++g) {
     KvTable& t = seq->tables_[size_t(g)];
     SE_ASSIGN(t.paged, from.number(0, std::min(logical, from.left() / 4), "tokens in pages"));
     SE_ASSIGN(t.tail, from.number(0, std::min(layout.tail(), logical - t.paged), "tokens in the ring"));
-    SE_ASSIGN(t.tail_first, from.number(0, std::max<int64_t>(layout.tail() - 1, 0), "first item of the ring"));
+    SE_ASSIGN(t.tail_first,
+              from.number(0, std::max<int64_t>(layout.tail() - 1, 0), "first item of the ring"));
     t.positions.resize(size_t(t.tokens()));
     SE_TRY(from.read(t.positions.data(), t.tokens() * int64_t(sizeof(int32_t)), "positions"));
     const int64_t pages = layout.pages(t.paged);
@@ -98,9 +101,10 @@ Result<std::unique_ptr<KvSequence>> KvStore::load(CheckedReader& from,
         const PageRef& page = (*part.pages)[p];
         if (!page) continue;
         Status s = ok();
-        for_items(layout.items(g, part.block), tokens_of(layout, t, part.block, p), [&](int64_t at, int64_t n) {
-          if (s.ok()) s = from.read(page.data() + at, n, part.what);
-        });
+        for_items(
+            layout.items(g, part.block), tokens_of(layout, t, part.block, p), [&](int64_t at, int64_t n) {
+              if (s.ok()) s = from.read(page.data() + at, n, part.what);
+            });
         SE_TRY(s);
       }
     }

@@ -74,7 +74,8 @@ class Timeline {
     view_.decode = false, view_.last_chunk = view_.staged = true;
     const std::array<int64_t, 1> staged = {tokens};
     int64_t beside = plan_.staging_layout->bytes(staged, staged);
-    if (layout_.tail() > 0) beside += layout_.sequence_bytes();
+    if (layout_.tail() > 0 && view_.logical > tokens)
+      beside += layout_.sequence_bytes();  // a copy of the ring
     std::vector<Row> next = rows_;
     for (size_t g = 0; g < rows_.size(); ++g)
       beside += window(g) > 0 ? stage_window(g, tokens, next[g]) : stage(int(g), tokens, next[g]);

@@ -132,7 +132,7 @@ class Life {
         excess[size_t(l)] = left < 0 ? excess_[size_t(l)] : table->tokens() - left;
       }
       tables.push_back(table.take());
-      if (plan_->store_spec.tail > 0 && !block) block = store_.clone_block(*seq_).take();
+      if (plan_->store_spec.tail > 0 && logical_ > 0 && !block) block = store_.clone_block(*seq_).take();
     }
     store_.install(*seq_, std::move(tables), std::move(block));
     excess_ = excess;

@@ -74,7 +74,8 @@ Status Driver::Impl::store_survivors(int layer, const std::vector<int32_t>& kept
   const int64_t n = int64_t(fresh.size());
   const int64_t encoded = tokens_to_encode(plan.store_spec, tail + n);
 
-  if (ring > 0 && !seq.pending_block_) {
+  // Without old tokens the sequence's own ring is free to write to: no step reads it before commit_prompt.
+  if (ring > 0 && seq.logical_ > 0 && !seq.pending_block_) {
     SE_ASSIGN(seq.pending_block_, store.clone_block(*seq.kv_));
   }
   if (!seq.pending_made_[size_t(g)]) {
@@ -90,7 +91,7 @@ Status Driver::Impl::store_survivors(int layer, const std::vector<int32_t>& kept
 
   Alone alone(seq, *seq.kv_, plan, base(), n);
   if (!anew) alone.tables.add_past(0, *seq.kv_, seq.logical_);
-  const int64_t block = ring > 0 ? seq.pending_block_.id() : seq.kv_->item();
+  const int64_t block = seq.pending_block_ ? seq.pending_block_.id() : seq.kv_->item();
   alone.tables.add_places(0, g, seq.pending_[size_t(g)], int64_t(survivors.size()), tail, 0, n, block);
 
   // k, v of the survivors, gathered from the staged pages.
