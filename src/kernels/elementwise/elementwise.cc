@@ -33,21 +33,28 @@ void run(const char* op,
   });
 }
 
-bool avx2() { return cpu::isa() >= cpu::Isa::kAvx2; }
+// The one of three that this machine's level runs.
+BinaryFn of_level(BinaryFn ref, BinaryFn avx2, BinaryFn avx512) {
+  const cpu::Isa level = cpu::isa();
+  return level >= cpu::Isa::kAvx512 ? avx512 : level >= cpu::Isa::kAvx2 ? avx2 : ref;
+}
 
 }  // namespace
 
 void add(const TensorView& x, const TensorView& y, const TensorView& out, Stream& stream) {
-  run("add", avx2() ? elementwise::add_avx2 : elementwise::add_ref, x, y, out, stream);
+  using namespace elementwise;  // NOLINT: the three of this op
+  run("add", of_level(add_ref, add_avx2, add_avx512), x, y, out, stream);
 }
 
 void silu_mul(const TensorView& gate, const TensorView& up, const TensorView& out, Stream& stream) {
-  run("silu_mul", avx2() ? elementwise::silu_mul_avx2 : elementwise::silu_mul_ref, gate, up, out, stream);
+  using namespace elementwise;  // NOLINT
+  run("silu_mul", of_level(silu_mul_ref, silu_mul_avx2, silu_mul_avx512), gate, up, out, stream);
 }
 
 void gelu_tanh_mul(const TensorView& gate, const TensorView& up, const TensorView& out, Stream& stream) {
+  using namespace elementwise;  // NOLINT
   run("gelu_tanh_mul",
-      avx2() ? elementwise::gelu_tanh_mul_avx2 : elementwise::gelu_tanh_mul_ref,
+      of_level(gelu_tanh_mul_ref, gelu_tanh_mul_avx2, gelu_tanh_mul_avx512),
       gate,
       up,
       out,

@@ -12,10 +12,13 @@ namespace se::elementwise {
 using BinaryFn = void (*)(const float* x, const float* y, int64_t n, float* out);
 void add_ref(const float* x, const float* y, int64_t n, float* out);
 void add_avx2(const float* x, const float* y, int64_t n, float* out);
+void add_avx512(const float* x, const float* y, int64_t n, float* out);
 void silu_mul_ref(const float* gate, const float* up, int64_t n, float* out);
 void silu_mul_avx2(const float* gate, const float* up, int64_t n, float* out);
+void silu_mul_avx512(const float* gate, const float* up, int64_t n, float* out);
 void gelu_tanh_mul_ref(const float* gate, const float* up, int64_t n, float* out);
 void gelu_tanh_mul_avx2(const float* gate, const float* up, int64_t n, float* out);
+void gelu_tanh_mul_avx512(const float* gate, const float* up, int64_t n, float* out);
 
 inline constexpr float kLog2e = 1.44269504088896341f;
 inline constexpr float kLn2High = 0.693359375f;  // 355 / 512: n * kLn2High is exact for |n| < 2^15

@@ -61,13 +61,20 @@ TEST(GatedMul, EveryInstructionSetGivesTheSameBits) {
   for (int64_t n : {1, 7, 8, 9, 1003}) {
     for (float scale : {1e-3f, 1.f, 30.f, 1e4f}) {
       const auto z = normals(n, scale, 3), up = normals(n, 1, 4);
-      std::vector<float> a(z.size()), b(z.size());
-      elementwise::silu_mul_ref(z.data(), up.data(), n, a.data());
-      elementwise::silu_mul_avx2(z.data(), up.data(), n, b.data());
-      ASSERT_EQ(std::memcmp(a.data(), b.data(), a.size() * 4), 0) << "silu, n " << n << " scale " << scale;
-      elementwise::gelu_tanh_mul_ref(z.data(), up.data(), n, a.data());
-      elementwise::gelu_tanh_mul_avx2(z.data(), up.data(), n, b.data());
-      ASSERT_EQ(std::memcmp(a.data(), b.data(), a.size() * 4), 0) << "gelu, n " << n << " scale " << scale;
+      const auto same = [&](const char* op, elementwise::BinaryFn ref, elementwise::BinaryFn fast) {
+        std::vector<float> a(z.size()), b(z.size());
+        ref(z.data(), up.data(), n, a.data());
+        fast(z.data(), up.data(), n, b.data());
+        EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * 4), 0)
+            << op << ", n " << n << " scale " << scale;
+      };
+      same("silu avx2", elementwise::silu_mul_ref, elementwise::silu_mul_avx2);
+      same("gelu avx2", elementwise::gelu_tanh_mul_ref, elementwise::gelu_tanh_mul_avx2);
+      same("add avx2", elementwise::add_ref, elementwise::add_avx2);
+      if (cpu::best_isa() < cpu::Isa::kAvx512) continue;
+      same("silu avx512", elementwise::silu_mul_ref, elementwise::silu_mul_avx512);
+      same("gelu avx512", elementwise::gelu_tanh_mul_ref, elementwise::gelu_tanh_mul_avx512);
+      same("add avx512", elementwise::add_ref, elementwise::add_avx512);
     }
   }
 }
@@ -78,6 +85,8 @@ TEST(GatedMul, InfinityAndNanAreNotHidden) {
   std::vector<elementwise::BinaryFn> all = {elementwise::silu_mul_ref, elementwise::gelu_tanh_mul_ref};
   if (cpu::best_isa() >= cpu::Isa::kAvx2)
     all.insert(all.end(), {elementwise::silu_mul_avx2, elementwise::gelu_tanh_mul_avx2});
+  if (cpu::best_isa() >= cpu::Isa::kAvx512)
+    all.insert(all.end(), {elementwise::silu_mul_avx512, elementwise::gelu_tanh_mul_avx512});
   for (const auto fn : all) {
     float out[3];
     fn(z, up, 3, out);
