@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "base/half.h"
+#include "device/cpu/thread_pool.h"
 #include "model/testing/llama_folder.h"
 
 namespace se {
@@ -65,6 +66,42 @@ TEST(Weights, AsksForShapeAndType) {
   EXPECT_TRUE(w.projection("y", 2, 32).ok());
   EXPECT_EQ(w.vector("i", 5).status().code(), Code::kInvalid);
   EXPECT_TRUE(w.vector_if_any("nothing", 5)->empty());
+}
+
+// Packed where this machine's level packs: the same products, and pages of the file may go.
+TEST(Weights, ProjectionsArePackedOnceAndMultiplyTheSame) {
+  const int64_t out = 40, in = 64;
+  std::string rows(size_t(bytes_of(DType::kQ8_0, out * in)), '\0');
+  for (size_t i = 0; i < rows.size(); ++i) rows[i] = char(i % 34 < 2 ? 0x2c : i * 7);  // scales 0.066
+  Opened o([&](GgufWriter& w) {
+    w.tensor("x", DType::kQ8_0, {out, in}, rows);
+    w.tensor("y", DType::kF32, {1, 2}, floats({1, 2}));
+  });
+  Weights w(o.file);
+  const Weight weight = w.projection("x", out, in).take();
+  EXPECT_EQ(w.projection("y", 1, 2)->packed, nullptr);
+  EXPECT_EQ(weight.packed != nullptr, packed_bytes(weight) > 0);
+  EXPECT_EQ(o.file.packed_bytes(), packed_bytes(weight));
+  o.file.pack();
+  std::vector<float> x(size_t(3 * in)), packed(size_t(3 * out)), plain(packed.size());
+  for (size_t i = 0; i < x.size(); ++i) x[i] = float(i % 13) - 6;
+  const auto multiply = [&](const Weight& by, std::vector<float>& y) {
+    ThreadPool pool(1);
+    Stream stream(pool);
+    Arena scratch;
+    linear(TensorView::of(x.data(), DType::kF32, {3, in}),
+           by,
+           {},
+           TensorView::of(y.data(), DType::kF32, {3, out}),
+           Compute::kDefault,
+           scratch,
+           stream);
+  };
+  multiply(weight, packed);
+  o.file.release_packed();
+  multiply(Weight(static_cast<const TensorView&>(weight)), plain);
+  EXPECT_EQ(packed, plain);
+  EXPECT_NE(packed, std::vector<float>(packed.size()));
 }
 
 TEST(Weights, RefusesWhatNobodyUses) {
