@@ -225,13 +225,17 @@ int64_t packed_panels(const TensorView& w) { return ceil_div(w.shape[0], kPanelR
 
 int64_t packed_bytes(const TensorView& w) {
   const auto type = block_type(w.dtype);
-  if (!avx512() || !type || w.rank != 2) return 0;
+  constexpr int64_t kMostStride = int64_t{1} << 27;
+  if (!avx512() || !type || w.rank != 2 || w.stride[0] >= kMostStride) return 0;
   return packed_panels(w) * linear_detail::panel_bytes(*type, w.shape[1] / kBlock);
 }
 
 void pack(const TensorView& w, int64_t begin, int64_t end, std::byte* out) {
   const auto type = block_type(w.dtype);
-  SE_CHECK(type && w.rank == 2 && begin >= 0 && end <= packed_panels(w), "pack: {} of {}", end, to_string(w));
+  SE_CHECK(avx512() && type && w.rank == 2 && begin >= 0 && end <= packed_panels(w),
+           "pack: {} of {}",
+           end,
+           to_string(w));
   const int64_t blocks = w.shape[1] / kBlock, bytes = linear_detail::panel_bytes(*type, blocks);
   for (int64_t p = begin; p < end; ++p) {
     linear_detail::pack_panel(*type,

@@ -85,7 +85,7 @@ inline constexpr int64_t kTilePanels = 4;
 inline constexpr int64_t kTilePadding = 16;  // tokens
 int64_t tile_scratch_bytes(int64_t blocks);
 
-// n <= 16 rows of a matrix of `type`, `stride` bytes apart, as a panel.
+// n <= 16 rows of a matrix of `type`, `stride` bytes (below 2^27) apart, as a panel. AVX-512 only.
 void pack_panel(BlockType type, const uint8_t* rows, int64_t stride, int64_t n, int64_t blocks, uint8_t* out);
 
 }  // namespace se::linear_detail
