@@ -125,6 +125,15 @@ int64_t panels_per_item(int64_t panels, int64_t panel_bytes, int64_t tokens, int
       {ceil_div(panels, int64_t(threads) * 8), ceil_div(kLeastBytes, panel_bytes * tokens), int64_t{1}});
 }
 
+// Tokens of an item of tiles: all of them, unless that leaves threads idle; then no fewer than 64, for
+// unpacking costs what five of them do.
+int64_t tile_cut(int64_t tokens, int64_t items, int threads) {
+  constexpr int64_t kLeastTokens = 64;
+  const int64_t cuts =
+      std::clamp<int64_t>(ceil_div(int64_t(threads) * 4, items), 1, ceil_div(tokens, kLeastTokens));
+  return ceil_div(ceil_div(tokens, cuts), kGroup) * kGroup;
+}
+
 // All products with packed weights, in one run of the pool.
 void run_panels(std::span<const Product> products, const Activations& a, Arena& scratch, Stream& stream) {
   constexpr int64_t kTileTokens = 12;  // from here on tiles are faster than VNNI
@@ -150,16 +159,18 @@ void run_panels(std::span<const Product> products, const Activations& a, Arena& 
   const int64_t tile_bytes = tiles ? linear_detail::tile_scratch_bytes(a.blocks) : 0;
   char* tile_scratch = scratch.take<char>(tile_bytes * threads).data();
   const int64_t chunk = token_chunk(a.blocks * kBlock);
-  stream.pool().run(items, [&](int64_t item, int thread) {
+  const int64_t cut = tiles ? tile_cut(a.tokens, items, threads) : a.tokens, cuts = ceil_div(a.tokens, cut);
+  stream.pool().run(items * cuts, [&](int64_t index, int thread) {
+    const int64_t item = index / cuts, begin = index % cuts * cut, end = std::min(a.tokens, begin + cut);
     size_t s = used - 1;
     while (shares[s].first_item > item) --s;
     const Share& share = shares[s];
     Panels w = share.panels;
     w.begin = (item - share.first_item) * share.step, w.end = std::min(w.end, w.begin + share.step);
     const Output y = output_of(*share.product);
-    if (tiles) return linear_detail::panels_amx(w, a, 0, a.tokens, y, tile_scratch + thread * tile_bytes);
-    for (int64_t t = 0; t < a.tokens; t += chunk)
-      linear_detail::panels_avx512(w, a, t, std::min(a.tokens, t + chunk), y);
+    if (tiles) return linear_detail::panels_amx(w, a, begin, end, y, tile_scratch + thread * tile_bytes);
+    for (int64_t t = begin; t < end; t += chunk)
+      linear_detail::panels_avx512(w, a, t, std::min(end, t + chunk), y);
   });
 }
 
