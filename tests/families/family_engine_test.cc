@@ -2,6 +2,7 @@
 // transformers' logits (tools/goldens/families.py), whatever the chunks; and every plan of the tests on every
 // family.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -123,6 +124,32 @@ std::vector<std::string> small_plans() {
     plan.replace(at, fields ? 5 : 4, fields ? "kivi(group=8," : "kivi(group=8)");
   }
   return plans;
+}
+
+// Windows and latents in files: a session that was loaded goes on as the one that was saved.
+TEST_P(FamilyPlans, SavedSessionsGoOn) {
+  auto here = engine(false), there = engine(false);
+  const std::string path = "/tmp/se_family_" + std::to_string(::getpid()) + ".kv";
+  for (const std::string& plan : small_plans()) {
+    const auto s = here->open_session(plan);
+    if (!s.ok()) continue;  // refused for this family: below
+    Request first, more;
+    first.ids = checkpoint_.ids(150), first.max_tokens = 5, first.ignore_eos = true;
+    more.ids = checkpoint_.ids(30), more.max_tokens = 25, more.ignore_eos = true, more.logprobs = 0;
+    here->run_turn(*s, first);
+    const Status saved = here->save_session(*s, path);
+    ASSERT_TRUE(saved.ok()) << saved.message();
+    const auto loaded = there->load_session(path);
+    std::remove(path.c_str());
+    ASSERT_TRUE(loaded.ok()) << plan << ": " << loaded.status().message();
+    const Answer want = here->run_turn(*s, more), got = there->run_turn(loaded->session, more);
+    ASSERT_EQ(want.ids.size(), 25u) << plan << want.error.message();
+    EXPECT_EQ(got.ids, want.ids) << plan;
+    for (size_t i = 0; i < want.logprobs.size() && i < got.logprobs.size(); ++i)
+      EXPECT_EQ(got.logprobs[i].logprob, want.logprobs[i].logprob) << plan << " " << i;
+    EXPECT_EQ(got.usage.kv.resident_bytes, want.usage.kv.resident_bytes) << plan;
+    here->close_session(*s), there->close_session(loaded->session);
+  }
 }
 
 TEST_P(FamilyPlans, RunsEveryPlanOrSaysWhyNot) {

@@ -32,8 +32,8 @@ bool has_f16c() {
   return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
 
-// Tiles, int8 and BF16 products, and the system's leave to use them (for this process and its threads): a system
-// that does not know them, or does not save them, refuses the request.
+// Tiles, int8 and BF16 products, and the system's leave to use them (for this process and its threads): a
+// system that does not know them, or does not save them, refuses the request.
 bool has_amx() {
   constexpr unsigned kAll = 1u << 24 | 1u << 25 | 1u << 22;
   unsigned a = 0, b = 0, c = 0, d = 0;

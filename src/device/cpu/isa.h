@@ -7,7 +7,8 @@
 
 namespace se::cpu {
 
-// kAvx2: with FMA and F16C; kAvx512: F, BW, VL, DQ, VNNI; kAmx: tiles of int8 and BF16, where the system lets us.
+// kAvx2: with FMA and F16C; kAvx512: F, BW, VL, DQ, VNNI; kAmx: tiles of int8 and BF16, where the system lets
+// us.
 enum class Isa : uint8_t { kBaseline, kAvx2, kAvx512, kAmx };
 const char* to_string(Isa isa);
 Isa best_isa();  // of this machine; the first call asks the system for the state of AMX tiles

@@ -124,8 +124,8 @@ int64_t tile_floats(const Pass& pass) {
          round_up8(pass.source.v_dim);
 }
 
-// Which keys of a block the rows of a tile see: [w.from, w.seen) of each; from for windows only. Returns the first
-// row that sees any (rows before it see nothing: a later token sees more), or the number of rows.
+// Which keys of a block the rows of a tile see: [w.from, w.seen) of each; from for windows only. Returns the
+// first row that sees any (rows before it see nothing: a later token sees more), or the number of rows.
 int see(const Pass& pass, const Item& item, const KeyBlockView& block, int64_t begin, const TileWork& w) {
   const int rows = int(item.tokens) * pass.group;
   int first = rows;

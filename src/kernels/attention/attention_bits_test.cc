@@ -122,8 +122,8 @@ TEST_P(AttentionBits, KeysNotSeenContributeNothing) {
   EXPECT_TRUE(a == b);
 }
 
-// Draft tokens: one row per token that sees the row's present from kv_from on; rows of decode, rows of a prompt.
-// Where prompts have kernels of their own (amx), the two differ in rounding.
+// Draft tokens: one row per token that sees the row's present from kv_from on; rows of decode, rows of a
+// prompt. Where prompts have kernels of their own (amx), the two differ in rounding.
 TEST_P(AttentionBits, ARowPerTokenEqualsOneRowOfAllTokens) {
   const Tokens x(shape_, 80, 16);
   ThreadPool pool(2);

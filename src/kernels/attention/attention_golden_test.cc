@@ -128,8 +128,9 @@ std::string name_of(const ::testing::TestParamInfo<std::tuple<const char*, cpu::
 INSTANTIATE_TEST_SUITE_P(
     Cases,
     AttentionGolden,
-    ::testing::Combine(::testing::Values("group3_d64", "group1_d80", "group3_d128", "group2_k48_v32"),
-                       ::testing::Values(cpu::Isa::kBaseline, cpu::Isa::kAvx2, cpu::Isa::kAvx512, cpu::Isa::kAmx)),
+    ::testing::Combine(
+        ::testing::Values("group3_d64", "group1_d80", "group3_d128", "group2_k48_v32"),
+        ::testing::Values(cpu::Isa::kBaseline, cpu::Isa::kAvx2, cpu::Isa::kAvx512, cpu::Isa::kAmx)),
     name_of);
 
 }  // namespace

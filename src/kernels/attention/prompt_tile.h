@@ -1,14 +1,14 @@
-// kernels/attention/prompt_tile.h -- a tile of a prompt's queries against the keys of one KV head, with matrix
-// tiles (AMX). Internal to this folder; plain types only: prompt_tile_amx.cc shares no inline code with baseline
-// files.
+// kernels/attention/prompt_tile.h -- a tile of a prompt's queries against the keys of one KV head, with
+// matrix tiles (AMX). Internal to this folder; plain types only: prompt_tile_amx.cc shares no inline code
+// with baseline files.
 //
-// Numbers: queries and weights go in as three BF16 pieces of eight bits each, keys and values as many as their
-// bits need (BF16 one, F16 two, F32 three), cut off one after the other, so that the pieces add up to the number
-// exactly. Of the products those below 2^-24 of the first are left out; sums are F32. The error is that of F32
-// dots, not of BF16 ones.
+// Numbers: queries and weights go in as three BF16 pieces of eight bits each, keys and values as many as
+// their bits need (BF16 one, F16 two, F32 three), cut off one after the other, so that the pieces add up to
+// the number exactly. Of the products those below 2^-24 of the first are left out; sums are F32. The error is
+// that of F32 dots, not of BF16 ones.
 //
-// A result belongs to its query row and the places of the keys: blocks begin at multiples of kKeyBlock places,
-// each split sums by itself and is added to the ones before. Rows are lanes; none touches another.
+// A result belongs to its query row and the places of the keys: blocks begin at multiples of kKeyBlock
+// places, each split sums by itself and is added to the ones before. Rows are lanes; none touches another.
 #pragma once
 #include <cstdint>
 
@@ -28,8 +28,8 @@ struct PromptCore {
   int64_t (*bytes)(int rows, int k_dim, int v_dim);  // of scratch
   // q[r]: f32 [k_dim]. Ends with finish(), on the same thread.
   void (*begin)(const PromptTile& tile, const float* const* q);
-  // Folds n <= kKeyBlock keys in. Row r sees keys from[r] .. seen[r] (from null: 0; seen null: all n). Values of
-  // keys that a row does not see change no bit of it, whatever they hold.
+  // Folds n <= kKeyBlock keys in. Row r sees keys from[r] .. seen[r] (from null: 0; seen null: all n). Values
+  // of keys that a row does not see change no bit of it, whatever they hold.
   void (*block)(const PromptTile& tile,
                 const void* const* keys,
                 const void* const* values,

@@ -40,7 +40,7 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-struct Work {  // where everything lies in the scratch
+struct Work {          // where everything lies in the scratch
   int groups, nk, nv;  // of 16 rows, 32 key channels, 16 value channels
   char *q, *k, *v, *s, *p;
   float *acc, *total, *m, *l, *top, *sum;  // of a split; of all splits before
@@ -62,8 +62,12 @@ struct Work {  // where everything lies in the scratch
     bytes = at - t.scratch;
   }
   int64_t bytes;
-  char* q_tile(int g, int kb, int piece) const { return q + ((int64_t(g) * nk + kb) * kPieces + piece) * kTile; }
-  char* k_tile(int kb, int piece, int t) const { return k + ((int64_t(kb) * kPieces + piece) * 2 + t) * kTile; }
+  char* q_tile(int g, int kb, int piece) const {
+    return q + ((int64_t(g) * nk + kb) * kPieces + piece) * kTile;
+  }
+  char* k_tile(int kb, int piece, int t) const {
+    return k + ((int64_t(kb) * kPieces + piece) * 2 + t) * kTile;
+  }
   char* v_tile(int n, int piece) const { return v + (int64_t(n) * kPieces + piece) * kTile; }
   float* acc_tile(int g, int n) const { return acc + (int64_t(g) * nv + n) * 256; }
   float* total_tile(int g, int n) const { return total + (int64_t(g) * nv + n) * 256; }
@@ -104,7 +108,8 @@ inline void turn(__m512i* r) {
   }
   for (int i = 0; i < 16; i += 4) {
     r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]), r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]), r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]),
+          r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
   }
   for (int i = 0; i < 4; ++i) {
     t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88), t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
@@ -152,7 +157,8 @@ int pack_keys(const PromptTile& t, const Work& w, const void* const* keys, int n
   for (int j = 0; j < kKeyBlock; ++j) {
     for (int kb = 0; kb < w.nk; ++kb) {
       F16 a = zero16(), b = zero16();
-      if (j < n) a = load16<kType>(keys[j], 32 * kb, t.k_dim), b = load16<kType>(keys[j], 32 * kb + 16, t.k_dim);
+      if (j < n)
+        a = load16<kType>(keys[j], 32 * kb, t.k_dim), b = load16<kType>(keys[j], 32 * kb + 16, t.k_dim);
       for (int p = 0; p < kMost; ++p) {
         const __m512i pair = cut(a, b);
         any[p] = _mm512_or_epi32(any[p], pair);
@@ -171,7 +177,8 @@ bool finite_row(const void* row, int dim) {
   __m512i most = _mm512_setzero_si512();
   for (int d = 0; d < dim; d += 16)
     most = _mm512_max_epu32(
-        most, _mm512_and_epi32(_mm512_castps_si512(load16<kType>(row, d, dim)), _mm512_set1_epi32(0x7fffffff)));
+        most,
+        _mm512_and_epi32(_mm512_castps_si512(load16<kType>(row, d, dim)), _mm512_set1_epi32(0x7fffffff)));
   return _mm512_reduce_max_epu32(most) < 0x7f800000u;
 }
 
@@ -247,7 +254,8 @@ void weigh(const Work& w, int g, F16 scale, const int32_t* from, const int32_t* 
   const F16 none = set16(kMinusInf), before = _mm512_load_ps(w.m + g * 16);
   F16 most[4] = {before, none, none, none};
   if (seen) {
-    const __m512i to = _mm512_loadu_si512(seen), at = from ? _mm512_loadu_si512(from) : _mm512_setzero_si512();
+    const __m512i to = _mm512_loadu_si512(seen),
+                  at = from ? _mm512_loadu_si512(from) : _mm512_setzero_si512();
     for (int j = 0; j < kKeyBlock; ++j) {
       const __m512i key = _mm512_set1_epi32(j);
       const __mmask16 sees = _mm512_cmpgt_epi32_mask(to, key) & _mm512_cmple_epi32_mask(at, key);
@@ -260,7 +268,8 @@ void weigh(const Work& w, int g, F16 scale, const int32_t* from, const int32_t* 
     for (int j = 0; j < kKeyBlock; j += 4) {
       for (int i = 0; i < 4; ++i) {
         const int at = (j + i) * 16;
-        const F16 x = _mm512_mul_ps(_mm512_add_ps(_mm512_load_ps(s + at), _mm512_load_ps(s + 512 + at)), scale);
+        const F16 x =
+            _mm512_mul_ps(_mm512_add_ps(_mm512_load_ps(s + at), _mm512_load_ps(s + 512 + at)), scale);
         _mm512_store_ps(s + at, x);
         most[i] = _mm512_max_ps(most[i], x);
       }
@@ -282,8 +291,8 @@ void weigh(const Work& w, int g, F16 scale, const int32_t* from, const int32_t* 
   }
   const F16 kept = exp16(_mm512_sub_ps(before, shift));
   _mm512_store_ps(w.m + g * 16, now);
-  _mm512_store_ps(
-      w.l + g * 16, _mm512_fmadd_ps(_mm512_load_ps(w.l + g * 16), kept, _mm512_add_ps(sums[0], sums[1])));
+  _mm512_store_ps(w.l + g * 16,
+                  _mm512_fmadd_ps(_mm512_load_ps(w.l + g * 16), kept, _mm512_add_ps(sums[0], sums[1])));
   if (_mm512_cmp_ps_mask(kept, set16(1.f), _CMP_NEQ_UQ) == 0) return;
   float* acc = w.acc_tile(g, 0);
   for (int i = 0; i < 16 * w.nv; ++i)
@@ -420,7 +429,8 @@ void finish(const PromptTile& t, float* const* out, float* const* lse) {
     for (int c = 0; c < w.nv; ++c) {
       __m512i x[16];
       for (int i = 0; i < 16; ++i)
-        x[i] = _mm512_castps_si512(_mm512_maskz_div_ps(some, _mm512_load_ps(w.total_tile(g, c) + i * 16), sum));
+        x[i] =
+            _mm512_castps_si512(_mm512_maskz_div_ps(some, _mm512_load_ps(w.total_tile(g, c) + i * 16), sum));
       turn(x);
       const int n = t.v_dim - 16 * c;
       const __mmask16 m = n >= 16 ? __mmask16(0xffff) : __mmask16((1u << n) - 1);
