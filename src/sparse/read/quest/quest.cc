@@ -14,6 +14,11 @@ namespace {
 
 enum : int { kLo, kHi };        // components
 constexpr int64_t kBlock = 64;  // units that one work item scores
+constexpr int64_t kAhead = 4;   // units whose bounds are asked for early: each page's lie apart from the last one's
+
+void ask_for(const char* from, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i);
+}
 
 // One row at work. Its stored units: `full` ones, which have bounds, then perhaps one that is not full yet.
 struct Row {
@@ -196,6 +201,10 @@ class Quest final : public Reader {
     SplitQuery q;
     q.kv_heads = int(b.lo.shape[2]), q.group = int(heads) / q.kv_heads, q.dim = int(x.q.shape[2]);
     const ScoreUnit score_of = score_unit(q.dim);
+    const auto bytes_of_all_heads = [](const TensorView& t) {
+      return (t.shape[2] - 1) * t.stride[2] + t.shape[3] * block_bytes(t.dtype);
+    };
+    const int64_t lo_bytes = bytes_of_all_heads(b.lo), hi_bytes = bytes_of_all_heads(second);
     const KvIndex table = s.kv.past(layer, b.block);
     const int64_t per_page = past.page / c_.unit;
     s.stream.pool().run(n, [&](int64_t w, int) {
@@ -204,9 +213,17 @@ class Quest final : public Reader {
       mine.pos = r.pos, mine.neg = r.neg;
       const int64_t* runs = table.runs.ptr<int64_t>() + table.start.ptr<int64_t>()[r.row];
       const int64_t offset = table.offset.ptr<int64_t>()[r.row];
-      for (int64_t u = work[size_t(w)].begin; u < work[size_t(w)].end; ++u) {
+      const auto bounds_of = [&](int64_t u) -> UnitBounds {
         const int64_t id = (run_slot(runs[u / per_page]) + offset) / past.page, item = u % per_page;
-        r.score[u] = score_of(mine, format, {b.lo.at<char>(id, item), second.at<char>(id, item)});
+        return {b.lo.at<char>(id, item), second.at<char>(id, item)};
+      };
+      const int64_t end = work[size_t(w)].end;
+      for (int64_t u = work[size_t(w)].begin; u < end; ++u) {
+        if (u + kAhead < end) {
+          const UnitBounds next = bounds_of(u + kAhead);
+          ask_for(next.lo, lo_bytes), ask_for(next.hi, hi_bytes);
+        }
+        r.score[u] = score_of(mine, format, bounds_of(u));
       }
     });
   }
