@@ -141,7 +141,7 @@ class Bench:
 
     def batch(self):
         command = [self.programs / "llama-batched-bench", "-m", self.model("qwen0.5b"), "-t", self.args.threads, "-fa", 1,
-                   "-c", 17024, "-npp", 2048, "-ntg", 32, "-npl", 8, "--output-format", "jsonl"]
+                   "-c", 4096, "-kvu", "-pps", "-npp", 2048, "-ntg", 32, "-npl", 8, "--output-format", "jsonl"]
         file = self.kv / "qwen0.5b-2048-dense.kv"
         flags = ["-p", 0, "-n", 32, "-d", 2048]
         if not file.exists():
