@@ -40,6 +40,19 @@ __global__ void fill_f32(float* to, int64_t n, float least, float most, uint64_t
     to[i] = least + (most - least) * (uniform(seed, uint64_t(i)) * 0.5f + 0.5f);
 }
 
+__global__ void channel_0(char* arena,
+                          int64_t pages_heads,
+                          int items,
+                          int row_bytes,
+                          int heads,
+                          int64_t page_bytes,
+                          const float* value) {
+  const int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x, at = i / items;
+  if (at >= pages_heads) return;
+  char* row = arena + at / heads * page_bytes + (at % heads * items + i % items) * row_bytes;
+  *reinterpret_cast<__nv_bfloat16*>(row) = __float2bfloat16(value[at]);
+}
+
 // Pieces of 4 KiB at offsets from a table, a warp each, all loads of a piece under way at once.
 __global__ void gather(const char* from, const int64_t* offsets, int64_t pieces, uint32_t* sink) {
   uint32_t all = 0;
@@ -102,5 +115,19 @@ void gather_all(
 }
 
 float random_float(uint64_t seed, uint64_t i) { return uniform(seed, i); }
+
+void set_channel_0(void* arena,
+                   int64_t pages_heads,
+                   int items,
+                   int row_bytes,
+                   int heads,
+                   int64_t page_bytes,
+                   const float* value,
+                   cuda::Stream& stream) {
+  const int64_t n = pages_heads * items;
+  channel_0<<<unsigned((n + 255) / 256), 256, 0, stream.get()>>>(
+      static_cast<char*>(arena), pages_heads, items, row_bytes, heads, page_bytes, value);
+  SE_CUDA(cudaGetLastError());
+}
 
 }  // namespace se::kbench

@@ -27,6 +27,9 @@ class Bench {
   Stats measure(const std::function<void()>& op);
   // The JSON line of a measured case.
   void report(const std::string& op, const std::string& shape, double bytes, double error, const Stats& s);
+  // The same for what arithmetic bounds: flops instead of bytes.
+  void report_flops(
+      const std::string& op, const std::string& shape, double flops, double error, const Stats& s);
   // Counts a check; prints it if it failed, or `always`.
   void check(const std::string& what, bool good, double error, bool always = false);
   int failures() const { return failures_; }
@@ -49,12 +52,24 @@ void fill_floats(void* to, int64_t n, float least, float most, uint64_t seed, cu
 // Reads pieces of 4 KiB at `offsets` (device).
 void gather_all(
     const void* from, const int64_t* offsets, int64_t pieces, int blocks, void* sink, cuda::Stream& stream);
+// Channel 0 (BF16) of all `items` rows of row_bytes of (page, head) i: value[i]. Heads of a page lie one
+// after another.
+void set_channel_0(void* arena,
+                   int64_t pages_heads,
+                   int items,
+                   int row_bytes,
+                   int heads,
+                   int64_t page_bytes,
+                   const float* value,
+                   cuda::Stream& stream);
 float random_float(uint64_t seed, uint64_t i);  // host: uniform in [-1, 1)
 
 template <typename T>
 cuda::Buffer upload(const std::vector<T>& host) {
   cuda::Buffer b = device_memory(int64_t(host.size() * sizeof(T)) + 16);
   SE_CUDA(cudaMemcpy(b.data(), host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice));
+  SE_CUDA(
+      cudaStreamSynchronize(nullptr));  // pageable memory may still be on its way; our stream does not wait
   return b;
 }
 template <typename T>
@@ -66,6 +81,12 @@ std::vector<T> download(const void* from, int64_t n) {
 
 void attention_checks(Bench& bench);
 void attention_cases(Bench& bench);
+void prefill_checks(Bench& bench);
+void prefill_cases(Bench& bench);
+void blocks_checks(Bench& bench);  // FlashPrefill
+void blocks_cases(Bench& bench);
+void latent_checks(Bench& bench);
+void latent_cases(Bench& bench);
 void quest_checks(Bench& bench);
 void quest_cases(Bench& bench);
 void topk_checks(Bench& bench);

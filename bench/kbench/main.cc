@@ -1,7 +1,7 @@
 // sparse-engine-kbench: checks and times the CUDA kernels.
 //   --check      checks only: small shapes, fit for compute-sanitizer
-//   --repeats N  (default 50)       --op NAME: read attention quest topk linear moe small layer      --device
-//   cuda:N
+//   --repeats N  (default 50)       --op NAME: read attention prefill blocks latent quest topk linear moe
+//   small layer      --device cuda:N
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -57,6 +57,26 @@ void Bench::report(
                      bytes,
                      bytes / s.median * 1e-6,
                      bytes / s.median * 1e6 / kReadPeak,
+                     error,
+                     repeats_,
+                     facts_.name)
+                  .c_str());
+  std::fflush(stdout);
+}
+
+void Bench::report_flops(
+    const std::string& op, const std::string& shape, double flops, double error, const Stats& s) {
+  std::printf("%s\n",
+              format("{{\"op\": \"{}\", \"shape\": \"{}\", \"us\": {:.2f}, \"p10\": {:.2f}, \"p90\": {:.2f}, "
+                     "\"flops\": {:.4e}, \"tflop_s\": {:.1f}, \"error\": {:.2e}, \"repeats\": {}, "
+                     "\"device\": \"{}\"}}",
+                     op,
+                     shape,
+                     s.median,
+                     s.p10,
+                     s.p90,
+                     flops,
+                     flops / s.median * 1e-6,
                      error,
                      repeats_,
                      facts_.name)
@@ -121,6 +141,9 @@ int run(int argc, char** argv) {
   };
   constexpr Op kOps[] = {{"read", nullptr, read_cases},
                          {"attention", attention_checks, attention_cases},
+                         {"prefill", prefill_checks, prefill_cases},
+                         {"blocks", blocks_checks, blocks_cases},
+                         {"latent", latent_checks, latent_cases},
                          {"quest", quest_checks, quest_cases},
                          {"topk", topk_checks, topk_cases},
                          {"linear", linear_checks, linear_cases},

@@ -42,11 +42,21 @@ __device__ double element(
   return bf16(low + at * 2) + code * f16(scales + group * p.scale_item + at * 2);
 }
 
-__global__ void attend(
-    DecodeParams p, DecodeType type, int dim, int64_t places, double* scratch, double* out, double* lse) {
+__global__ void attend(DecodeParams p,
+                       DecodeType type,
+                       int dim,
+                       const int2* which,
+                       int64_t places,
+                       double* scratch,
+                       double* out,
+                       double* lse) {
   __shared__ double shared[256];
-  const int q_heads = p.kv_heads * p.group, q_head = blockIdx.x % q_heads, row = p.ids[blockIdx.x / q_heads];
-  const int head = q_head / p.group, token = p.q_start[row], tid = threadIdx.x;
+  const int q_heads = p.kv_heads * p.group, q_head = blockIdx.x % q_heads, place = blockIdx.x / q_heads;
+  const int row = which ? which[place].x : p.ids[place];
+  const int head = q_head / p.group, token = which ? which[place].y : p.q_start[row], tid = threadIdx.x;
+  const auto given = [&](float x) {
+    return which ? double(__bfloat162float(__float2bfloat16(x))) : double(x);
+  };
   const int r = p.row_heads == 1 ? row : row * p.kv_heads + head;
   const int64_t past = int64_t(p.counts[r]) << p.unit_shift, offset = p.offset ? p.offset[r] : 0;
   const int from = p.new_k ? p.kv_from[row] : token + 1;
@@ -62,9 +72,9 @@ __global__ void attend(
     const int64_t slot = i < past ? slot_of(i) : 0;
     double dot = 0;
     for (int d = 0; d < dim && slot >= 0; ++d)
-      dot += double(q[d]) * (i < past
-                                 ? element(p, type, dim, slot, head, false, d)
-                                 : double(p.new_k[(from + i - past) * p.new_token + head * p.new_head + d]));
+      dot +=
+          given(q[d]) * (i < past ? element(p, type, dim, slot, head, false, d)
+                                  : given(p.new_k[(from + i - past) * p.new_token + head * p.new_head + d]));
     s[i] = slot >= 0 ? dot * double(p.scale) : -INFINITY;
     top = fmax(top, s[i]);
   }
@@ -88,14 +98,15 @@ __global__ void attend(
     const int64_t slot = i < past ? slot_of(i) : 0;
     if (slot < 0) continue;
     acc += s[i] * (i < past ? element(p, type, dim, slot, head, true, d)
-                            : double(p.new_v[(from + i - past) * p.new_token + head * p.new_head + d]));
+                            : given(p.new_v[(from + i - past) * p.new_token + head * p.new_head + d]));
   }
   shared[tid] = acc;
   __syncthreads();
   if (tid < dim) {
     for (int i = 1; i < parts; ++i) acc += shared[tid + i * dim];
-    out[(int64_t(token) * q_heads + q_head) * dim + d] = total > 0 ? acc / total : 0;
-    if (d == 0) lse[int64_t(token) * q_heads + q_head] = total > 0 ? top + log(total) : -INFINITY;
+    const int64_t at = int64_t(which ? place : token) * q_heads + q_head;
+    out[at * dim + d] = total > 0 ? acc / total : 0;
+    if (d == 0) lse[at] = total > 0 ? top + log(total) : -INFINITY;
   }
 }
 
@@ -130,7 +141,20 @@ void reference_attention(const DecodeParams& p,
                          double* lse,
                          cuda::Stream& stream) {
   attend<<<unsigned(listed * p.kv_heads * p.group), 256, 0, stream.get()>>>(
-      p, type, dim, places, scratch, out, lse);
+      p, type, dim, nullptr, places, scratch, out, lse);
+  SE_CUDA(cudaGetLastError());
+}
+
+void reference_prefill(const DecodeParams& p,
+                       const int2* which,
+                       int tokens,
+                       int64_t places,
+                       double* scratch,
+                       double* out,
+                       double* lse,
+                       cuda::Stream& stream) {
+  attend<<<unsigned(tokens * p.kv_heads * p.group), 256, 0, stream.get()>>>(
+      p, DecodeType::kBF16, 128, which, places, scratch, out, lse);
   SE_CUDA(cudaGetLastError());
 }
 

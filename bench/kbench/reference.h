@@ -20,6 +20,72 @@ void reference_attention(const cuda::DecodeParams& p,
                          double* lse,
                          cuda::Stream& stream);
 
+// The same for the tokens of `which` (row, token of the step), BF16 parts of 128 channels; out and lse by
+// place in `which`. q and the present are rounded to BF16 first, as prefill attention does.
+void reference_prefill(const cuda::DecodeParams& p,
+                       const int2* which,
+                       int tokens,
+                       int64_t places,
+                       double* scratch,
+                       double* out,
+                       double* lse,
+                       cuda::Stream& stream);
+
+// Decode over latents (BF16 keys of `key` channels, their first `value` as values): out [tokens, heads,
+// value], lse; scratch [listed * heads, places].
+void reference_latent(const cuda::DecodeParams& p,
+                      int key,
+                      int value,
+                      int listed,
+                      int64_t places,
+                      double* scratch,
+                      double* out,
+                      double* lse,
+                      cuda::Stream& stream);
+
+// Means of blocks of 128 places of a row's past, then of its present tokens from kv_from on (rounded to
+// BF16): k, v [rows, kv_heads, blocks, 128], zeros where nothing is; count [rows, kv_heads, blocks]. ids in
+// order.
+void reference_means(const cuda::DecodeParams& p,
+                     int rows,
+                     int blocks,
+                     double* k,
+                     double* v,
+                     int* count,
+                     cuda::Stream& stream);
+
+// A packed tile: query rows first .. first + 127 of KV head `head` (row = position * group + head of group).
+struct TileOf {
+  int row, head, tile, past_blocks, blocks, active;
+};
+// energy [tiles, blocks]: sum over the tile's queries of exp(logit with mean_k (BF16) - the tile's greatest),
+// of blocks < active whose first key the query sees; scratch [tiles, 128, blocks].
+void reference_energies(const cuda::DecodeParams& p,
+                        const TileOf* tiles,
+                        int n,
+                        int blocks,
+                        const void* mean_k,
+                        const int* count,
+                        double* scratch,
+                        double* energy,
+                        cuda::Stream& stream);
+
+// Attention of tokens `which` (row, token), all heads, over the blocks with state 1 ([tokens, kv_heads,
+// blocks]) and the means (BF16, counted) of those with state 2; scratch [tokens * q_heads, places + blocks].
+void reference_blocks(const cuda::DecodeParams& p,
+                      const int2* which,
+                      int tokens,
+                      const uint8_t* state,
+                      int blocks,
+                      const void* mean_k,
+                      const void* mean_v,
+                      const int* count,
+                      int64_t places,
+                      double* scratch,
+                      double* out,
+                      double* lse,
+                      cuda::Stream& stream);
+
 // out [rows, n] = sum_k w[n, k] * x[rows, k], and the sum of the terms' sizes. w: E4M3 with scales
 // [n / 128, k / 128], or BF16 (scale null).
 void reference_linear(const void* w,

@@ -1,0 +1,306 @@
+// device/cuda/hopper.cuh -- what only sm_90a has: barriers that count bytes, the tensor copy engine, and the
+// matrix instructions of a warpgroup (four warps from a multiple of four on). Device code only.
+//
+// Tiles in shared memory are rows of 128 bytes (64 numbers of 16 bits, 128 of 8), whose 16-byte pieces the
+// copy engine permutes within groups of 8 rows ("128-byte swizzle"); tiles begin at multiples of 1,024 bytes.
+#pragma once
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace se::cuda {
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return uint32_t(__cvta_generic_to_shared(p));
+}
+
+// Barriers in shared memory, by address. A phase ends when `count` threads have arrived and all bytes
+// announced in it have come.
+__device__ __forceinline__ void barrier_init(uint32_t at, int count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(count) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint32_t at) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive_expecting(uint32_t at, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t parity) {
+  asm volatile(
+      "{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; "
+      "@!done bra again; }" ::"r"(at),
+      "r"(parity)
+      : "memory");
+}
+// After barrier_init, before the barrier's first use by the copy engine.
+__device__ __forceinline__ void barrier_init_done() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+// Shared memory written by ordinary stores is about to be read by the copy engine or a warpgroup's matrices.
+__device__ __forceinline__ void fence_shared_writes() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+// A barrier of `threads` threads of a block, by number (1 to 15; 0 is __syncthreads).
+__device__ __forceinline__ void named_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void named_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// A box of a tensor map to shared memory; out of bounds: zeros. Its bytes count for the barrier `done`.
+__device__ __forceinline__ void copy_box(
+    uint32_t to, const CUtensorMap& map, uint32_t done, int c0, int c1, int c2, int c3, int c4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, "
+      "%6, %7}], [%2];" ::"r"(to),
+      "l"(&map),
+      "r"(done),
+      "r"(c0),
+      "r"(c1),
+      "r"(c2),
+      "r"(c3),
+      "r"(c4)
+      : "memory");
+}
+template <int kRegisters>
+__device__ __forceinline__ void registers_down() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void registers_up() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// Where a matrix operand lies: groups of 8 rows of 128 bytes, `groups` bytes from one to the next. Rows hold
+// k (of 64 numbers; `next` is unused), or m or n: `next` is then the distance of their next 64. Adding to the
+// descriptor moves it by 16 bytes a unit.
+__device__ __forceinline__ uint64_t operand(uint32_t at, int groups, int next = 16) {
+  return uint64_t((at & 0x3ffff) >> 4) | uint64_t(next >> 4) << 16 | uint64_t(groups >> 4) << 32 |
+         uint64_t(1) << 62;
+}
+// Registers and shared memory that this thread wrote are ready for the matrix instructions that follow.
+__device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// All but the last kPending groups are done. Then hand their results to wgmma_take before reading them.
+template <int kPending>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+template <int kN>
+__device__ __forceinline__ void wgmma_take(float (&d)[kN]) {
+#pragma unroll
+  for (int i = 0; i < kN; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+// d += A B (d = A B unless `add`): 64 rows, 128 columns, 16 of k. Result, lane = 4 g + c of warp w: d[4 j ..]
+// = (row 16 w + g, columns 8 j + 2 c, + 1), then row g + 8.
+__device__ __forceinline__ void wgmma_128(float (&d)[64], uint64_t a, uint64_t b, int add) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %66, 0; "
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
+      "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, "
+      "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "
+      "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+      "}, %64, %65, p, 1, 1, 0, 0; }"
+      : "+f"(d[0]),
+        "+f"(d[1]),
+        "+f"(d[2]),
+        "+f"(d[3]),
+        "+f"(d[4]),
+        "+f"(d[5]),
+        "+f"(d[6]),
+        "+f"(d[7]),
+        "+f"(d[8]),
+        "+f"(d[9]),
+        "+f"(d[10]),
+        "+f"(d[11]),
+        "+f"(d[12]),
+        "+f"(d[13]),
+        "+f"(d[14]),
+        "+f"(d[15]),
+        "+f"(d[16]),
+        "+f"(d[17]),
+        "+f"(d[18]),
+        "+f"(d[19]),
+        "+f"(d[20]),
+        "+f"(d[21]),
+        "+f"(d[22]),
+        "+f"(d[23]),
+        "+f"(d[24]),
+        "+f"(d[25]),
+        "+f"(d[26]),
+        "+f"(d[27]),
+        "+f"(d[28]),
+        "+f"(d[29]),
+        "+f"(d[30]),
+        "+f"(d[31]),
+        "+f"(d[32]),
+        "+f"(d[33]),
+        "+f"(d[34]),
+        "+f"(d[35]),
+        "+f"(d[36]),
+        "+f"(d[37]),
+        "+f"(d[38]),
+        "+f"(d[39]),
+        "+f"(d[40]),
+        "+f"(d[41]),
+        "+f"(d[42]),
+        "+f"(d[43]),
+        "+f"(d[44]),
+        "+f"(d[45]),
+        "+f"(d[46]),
+        "+f"(d[47]),
+        "+f"(d[48]),
+        "+f"(d[49]),
+        "+f"(d[50]),
+        "+f"(d[51]),
+        "+f"(d[52]),
+        "+f"(d[53]),
+        "+f"(d[54]),
+        "+f"(d[55]),
+        "+f"(d[56]),
+        "+f"(d[57]),
+        "+f"(d[58]),
+        "+f"(d[59]),
+        "+f"(d[60]),
+        "+f"(d[61]),
+        "+f"(d[62]),
+        "+f"(d[63])
+      : "l"(a), "l"(b), "r"(add));
+}
+// A from registers, B with its n dimension contiguous.
+__device__ __forceinline__ void wgmma_128(float (&d)[64], const uint32_t* a, uint64_t b, int add) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %69, 0; "
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
+      "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, "
+      "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "
+      "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+      "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1; }"
+      : "+f"(d[0]),
+        "+f"(d[1]),
+        "+f"(d[2]),
+        "+f"(d[3]),
+        "+f"(d[4]),
+        "+f"(d[5]),
+        "+f"(d[6]),
+        "+f"(d[7]),
+        "+f"(d[8]),
+        "+f"(d[9]),
+        "+f"(d[10]),
+        "+f"(d[11]),
+        "+f"(d[12]),
+        "+f"(d[13]),
+        "+f"(d[14]),
+        "+f"(d[15]),
+        "+f"(d[16]),
+        "+f"(d[17]),
+        "+f"(d[18]),
+        "+f"(d[19]),
+        "+f"(d[20]),
+        "+f"(d[21]),
+        "+f"(d[22]),
+        "+f"(d[23]),
+        "+f"(d[24]),
+        "+f"(d[25]),
+        "+f"(d[26]),
+        "+f"(d[27]),
+        "+f"(d[28]),
+        "+f"(d[29]),
+        "+f"(d[30]),
+        "+f"(d[31]),
+        "+f"(d[32]),
+        "+f"(d[33]),
+        "+f"(d[34]),
+        "+f"(d[35]),
+        "+f"(d[36]),
+        "+f"(d[37]),
+        "+f"(d[38]),
+        "+f"(d[39]),
+        "+f"(d[40]),
+        "+f"(d[41]),
+        "+f"(d[42]),
+        "+f"(d[43]),
+        "+f"(d[44]),
+        "+f"(d[45]),
+        "+f"(d[46]),
+        "+f"(d[47]),
+        "+f"(d[48]),
+        "+f"(d[49]),
+        "+f"(d[50]),
+        "+f"(d[51]),
+        "+f"(d[52]),
+        "+f"(d[53]),
+        "+f"(d[54]),
+        "+f"(d[55]),
+        "+f"(d[56]),
+        "+f"(d[57]),
+        "+f"(d[58]),
+        "+f"(d[59]),
+        "+f"(d[60]),
+        "+f"(d[61]),
+        "+f"(d[62]),
+        "+f"(d[63])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+// The same with 48 columns; with 24, and the rows of A contiguous instead of k.
+__device__ __forceinline__ void wgmma_48(float (&d)[24], uint64_t a, uint64_t b, int add) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %26, 0; "
+      "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
+      "%18, %19, %20, %21, %22, %23"
+      "}, %24, %25, p, 1, 1, 0, 0; }"
+      : "+f"(d[0]),
+        "+f"(d[1]),
+        "+f"(d[2]),
+        "+f"(d[3]),
+        "+f"(d[4]),
+        "+f"(d[5]),
+        "+f"(d[6]),
+        "+f"(d[7]),
+        "+f"(d[8]),
+        "+f"(d[9]),
+        "+f"(d[10]),
+        "+f"(d[11]),
+        "+f"(d[12]),
+        "+f"(d[13]),
+        "+f"(d[14]),
+        "+f"(d[15]),
+        "+f"(d[16]),
+        "+f"(d[17]),
+        "+f"(d[18]),
+        "+f"(d[19]),
+        "+f"(d[20]),
+        "+f"(d[21]),
+        "+f"(d[22]),
+        "+f"(d[23])
+      : "l"(a), "l"(b), "r"(add));
+}
+__device__ __forceinline__ void wgmma_24_turned(float (&d)[12], uint64_t a, uint64_t b, int add) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %14, 0; "
+      "wgmma.mma_async.sync.aligned.m64n24k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11"
+      "}, %12, %13, p, 1, 1, 1, 0; }"
+      : "+f"(d[0]),
+        "+f"(d[1]),
+        "+f"(d[2]),
+        "+f"(d[3]),
+        "+f"(d[4]),
+        "+f"(d[5]),
+        "+f"(d[6]),
+        "+f"(d[7]),
+        "+f"(d[8]),
+        "+f"(d[9]),
+        "+f"(d[10]),
+        "+f"(d[11])
+      : "l"(a), "l"(b), "r"(add));
+}
+
+}  // namespace se::cuda
