@@ -106,9 +106,8 @@ LatentStep::LatentStep(const LatentCase& c, Bench& b) : c_(c) {
   if (c.with_present) args_.present = &present_;
   const std::vector<float> poison(size_t(rows * c.heads * kValue), std::numeric_limits<float>::quiet_NaN());
   args_.out = on_device(put(poison), DType::kF32, {rows, c.heads, kValue});
-  args_.lse = on_device(put(std::vector<float>(poison.begin(), poison.begin() + rows * c.heads)),
-                        DType::kF32,
-                        {rows, c.heads});
+  args_.lse = on_device(
+      put(std::vector<float>(poison.begin(), poison.begin() + rows * c.heads)), DType::kF32, {rows, c.heads});
   plan_ = cuda::plan_latent_decode(cap, c.unit, least);
   workspace_.emplace(device_memory(cuda::latent_workspace_bytes(plan_, int(rows), c.heads)));
   SE_CUDA(cudaDeviceSynchronize());
@@ -181,7 +180,8 @@ void latent_checks(Bench& b) {
   for (int tokens : {0, 1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 1000})
     c.rows.push_back({tokens_in_runs(tokens, 16), 256});
   check_case(b, "odd lengths", c);
-  c.rows = {{tokens_in_runs(5024, 16), 1024}, {{}, 2048}, {{16, 0, 5, 16}, 16, 3}, {tokens_in_runs(500, 16), 96}};
+  c.rows = {
+      {tokens_in_runs(5024, 16), 1024}, {{}, 2048}, {{16, 0, 5, 16}, 16, 3}, {tokens_in_runs(500, 16), 96}};
   check_case(b, "long splits, holes, several present tokens", c);
   c.with_present = false;
   check_case(b, "no present", c);

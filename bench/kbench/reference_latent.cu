@@ -23,7 +23,8 @@ __global__ void attend(
   const auto at = [&](int i, int d) -> double {
     if (i >= past) return double(p.new_k[(from + i - past) * p.new_token + d]);
     const int64_t s = slot_of(i);
-    const char* item = p.k + (s >> p.page_shift) * p.page_stride + (s & ((1 << p.page_shift) - 1)) * p.item_stride;
+    const char* item =
+        p.k + (s >> p.page_shift) * p.page_stride + (s & ((1 << p.page_shift) - 1)) * p.item_stride;
     return double(__bfloat162float(reinterpret_cast<const __nv_bfloat16*>(item)[d]));
   };
   double top = -INFINITY;

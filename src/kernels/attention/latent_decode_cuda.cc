@@ -46,7 +46,8 @@ DecodeParams latent_params(const AttendArgs& args, const AttentionPart& part) {
   DecodeParams p;
   p.kv_heads = 1, p.group = int(args.q.shape[1]), p.scale = args.scale;
   p.k = p.v = k.ptr<char>(), p.page_stride = k.stride[0], p.item_stride = k.stride[1];
-  p.page_shift = std::countr_zero(unsigned(index.page)), p.unit_shift = std::countr_zero(unsigned(index.unit));
+  p.page_shift = std::countr_zero(unsigned(index.page)),
+  p.unit_shift = std::countr_zero(unsigned(index.unit));
   p.runs = index.runs.ptr<int64_t>(), p.start = index.start.ptr<int64_t>();
   p.offset = index.offset.ptr<int64_t>(), p.counts = index.counts.ptr<int32_t>();
   p.rows = args.rows->rows, p.ids = args.list.ids.ptr<int32_t>(), p.n = args.list.n.ptr<int32_t>();

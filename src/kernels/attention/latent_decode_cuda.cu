@@ -1,7 +1,8 @@
-// Split decode attention over latents. Tiles of 64 keys are the rows of the matrix products and the heads their
-// columns, so that 20 heads cost 24 columns: scores = keys x q (both pieces of q at once, 48 columns), values =
-// keys turned x weights. One warp brings the tiles to two places; two warpgroups take every other tile each, with a
-// running softmax of their own, and are merged at the end of a split. A second kernel merges the splits.
+// Split decode attention over latents. Tiles of 64 keys are the rows of the matrix products and the heads
+// their columns, so that 20 heads cost 24 columns: scores = keys x q (both pieces of q at once, 48 columns),
+// values = keys turned x weights. One warp brings the tiles to two places; two warpgroups take every other
+// tile each, with a running softmax of their own, and are merged at the end of a split. A second kernel
+// merges the splits.
 #include "device/cuda/hopper.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/mma.cuh"
@@ -12,10 +13,10 @@ namespace se::cuda {
 namespace {
 
 constexpr int kTile = 64, kWide = kLatentKey / 64, kHeads = kLatentHeads;
-constexpr int kGroup = kWide * 1024;              // bytes of 8 keys: 9 x 8 rows of 128
-constexpr int kKeys = kTile / 8 * kGroup;         // of a tile
-constexpr int kQueryBlock = 2 * kHeads * 128;     // 64 channels of both pieces of all heads
-constexpr int kWeights = kHeads * 128;            // one piece of a tile's weights
+constexpr int kGroup = kWide * 1024;           // bytes of 8 keys: 9 x 8 rows of 128
+constexpr int kKeys = kTile / 8 * kGroup;      // of a tile
+constexpr int kQueryBlock = 2 * kHeads * 128;  // 64 channels of both pieces of all heads
+constexpr int kWeights = kHeads * 128;         // one piece of a tile's weights
 constexpr int kThreads = 384;
 
 struct Shared {  // at a multiple of 1,024 bytes
@@ -33,7 +34,8 @@ struct Item {
   int64_t start = 0, offset = 0;
 };
 
-// Items: listed rows in order, slices of heads, splits (at least one). All lanes of a warp; entry -1: no such item.
+// Items: listed rows in order, slices of heads, splits (at least one). All lanes of a warp; entry -1: no such
+// item.
 __device__ __forceinline__ Item find_item(const DecodeParams& p, int item, int lane) {
   const int slices = (p.group + kHeads - 1) / kHeads, n = *p.n;
   Item it;
@@ -90,12 +92,13 @@ __device__ __forceinline__ void produce(const DecodeParams& p, const CUtensorMap
   for (int item = blockIdx.x;; item += gridDim.x) {
     const Item it = find_item(p, item, lane);
     if (it.entry < 0) return;
-    const auto piece_of = [&](int t) {  // its first slot; -1 unless all 16 are there, in one run of whole groups
-      if (lane >= 4 || p.unit_shift < 4 || t >= it.tiles) return int64_t(-1);
-      const int place = it.first + t * kTile + lane * 16;
-      const int64_t a = slot_of(p, it, place), b = slot_of(p, it, place + 15);
-      return a >= 0 && b == a + 15 && a % 8 == 0 ? a : int64_t(-1);
-    };
+    const auto piece_of =
+        [&](int t) {  // its first slot; -1 unless all 16 are there, in one run of whole groups
+          if (lane >= 4 || p.unit_shift < 4 || t >= it.tiles) return int64_t(-1);
+          const int place = it.first + t * kTile + lane * 16;
+          const int64_t a = slot_of(p, it, place), b = slot_of(p, it, place + 15);
+          return a >= 0 && b == a + 15 && a % 8 == 0 ? a : int64_t(-1);
+        };
     int64_t slot = piece_of(0);
     // Both warpgroups see the same number of tiles, so that stages are theirs: an odd one out is empty.
     for (int t = 0; t < (it.tiles + 1) / 2 * 2; ++t) {
@@ -109,8 +112,8 @@ __device__ __forceinline__ void produce(const DecodeParams& p, const CUtensorMap
         for (int r = 0; r < kTile && t < it.tiles; ++r) {
           if (whole >> (r / 16) & 1) continue;
           const int64_t at = slot_of(p, it, it.first + t * kTile + r);
-          const char* from = p.k + (at >> p.page_shift) * p.page_stride +
-                             (at & ((1 << p.page_shift) - 1)) * p.item_stride;
+          const char* from =
+              p.k + (at >> p.page_shift) * p.page_stride + (at & ((1 << p.page_shift) - 1)) * p.item_stride;
           for (int c = lane; c < kWide * 8; c += 32) {
             const uint4 x = at >= 0 ? *reinterpret_cast<const uint4*>(from + c * 16) : uint4{0, 0, 0, 0};
             *reinterpret_cast<uint4*>(s.k[stage] + r / 8 * kGroup + c / 8 * 1024 + (r & 7) * 128 +
@@ -349,7 +352,7 @@ __global__ __launch_bounds__(kThreads, 1) void latent_kernel(const __grid_consta
 
 // A block a (listed row, head): splits in ascending order, then the present. 128 threads, four channels each.
 __global__ __launch_bounds__(128) void latent_merge(const __grid_constant__ DecodeParams p) {
-  constexpr int kBatch = 32;  // splits whose sums are under way together
+  constexpr int kBatch = 8;  // splits whose sums are under way together
   __shared__ float dots[4];
   pdl_wait();
   pdl_release();
@@ -357,8 +360,7 @@ __global__ __launch_bounds__(128) void latent_merge(const __grid_constant__ Deco
   if (listed >= *p.n) return;
   const int row = p.ids[listed], slices = (p.group + kHeads - 1) / kHeads, token = p.q_start[row];
   const int split = p.split[row], splits = max(1, ((p.counts[row] << p.unit_shift) + split - 1) / split);
-  const int64_t first =
-      (int64_t(listed * slices + head / kHeads) * p.max_splits) * kHeads + head % kHeads;
+  const int64_t first = (int64_t(listed * slices + head / kHeads) * p.max_splits) * kHeads + head % kHeads;
   const float2* state = reinterpret_cast<const float2*>(p.part_lse) + first;
   const float* part = p.part_out + first * kLatentValue + thread * 4;
   float top = -INFINITY, total = 0;
@@ -371,7 +373,8 @@ __global__ __launch_bounds__(128) void latent_merge(const __grid_constant__ Deco
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       const int at = min(base + i, splits - 1) * kHeads;
-      v[i] = __ldcg(reinterpret_cast<const float4*>(part + int64_t(at) * kLatentValue)), s[i] = __ldcg(state + at);
+      v[i] = __ldcg(reinterpret_cast<const float4*>(part + int64_t(at) * kLatentValue)),
+      s[i] = __ldcg(state + at);
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {

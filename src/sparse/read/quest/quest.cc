@@ -14,7 +14,8 @@ namespace {
 
 enum : int { kLo, kHi };        // components
 constexpr int64_t kBlock = 64;  // units that one work item scores
-constexpr int64_t kAhead = 4;   // units whose bounds are asked for early: each page's lie apart from the last one's
+constexpr int64_t kAhead =
+    4;  // units whose bounds are asked for early: each page's lie apart from the last one's
 
 void ask_for(const char* from, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i);
