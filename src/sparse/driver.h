@@ -111,8 +111,8 @@ class Driver final : public AttentionPort {
               const TensorView& v,
               const TensorView& out,
               Stream&) override;
-  // Picks, closes, indexes. One Status per row (kExhausted: that sequence is unchanged by the pick and stays
-  // usable).
+  // Picks, closes, indexes. One Status per row (kExhausted: pick and close are each done whole or not at all;
+  // the sequence can be read, forked and freed, and takes no further step).
   std::vector<Status> commit();
 
   // Layer-major prefill of one sequence: tokens [first, first + n) of the turn's prompt through `layer`.

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "base/npy.h"
+#include "device/cpu/isa.h"
 #include "engine/engine_testing.h"
 #include "model/testing/tiny_checkpoint.h"
 
@@ -98,20 +99,29 @@ double distance(const std::vector<double>& got, const std::vector<double>& want)
   return most / scale;
 }
 
-// Around the window (8), pages and chunks: bit for bit, but for latents, which a prompt expands and a decode
-// step absorbs into the query: f32 sums of 40 products in another order.
+// Around the window (8), pages and chunks, at every level of this machine: bit for bit, but for latents,
+// which a prompt expands and a decode step absorbs into the query (f32 sums of 40 products in another order),
+// and for matrix tiles, which attend prompts only (docs/adr/0012-prompts-on-tiles.md): f32 sums in another
+// order, which by default can turn an int8 code of an activation into its neighbour.
 TEST_P(FamilyPlans, APrefillAndADecodeStepAreALongerPrefill) {
   const std::vector<int32_t> ids = checkpoint_.ids(140);
   const bool latent = GetParam().starts_with("glm");
-  for (const bool exact : {true, false}) {
-    auto e = engine(exact);
-    for (const size_t n : {1, 7, 8, 9, 15, 16, 17, 63, 64, 65, 128}) {
-      const std::span tokens(ids.data(), n + 2);
-      const std::vector<double> stepped = logprobs(*e, tokens, n), at_once = logprobs(*e, tokens, n + 1);
-      EXPECT_LE(distance(stepped, at_once), latent ? 1e-5 : 0.0)
-          << n << " tokens" << (exact ? ", exact" : "");
+  const cpu::Isa best = cpu::isa();
+  for (const cpu::Isa level : {cpu::Isa::kBaseline, cpu::Isa::kAvx2, cpu::Isa::kAvx512, cpu::Isa::kAmx}) {
+    if (level > best) break;
+    cpu::set_isa_for_test(level);
+    for (const bool exact : {true, false}) {
+      const double tiles = level < cpu::Isa::kAmx ? 0 : exact ? 1e-5 : 1e-2;
+      auto e = engine(exact);
+      for (const size_t n : {1, 7, 8, 9, 15, 16, 17, 63, 64, 65, 128}) {
+        const std::span tokens(ids.data(), n + 2);
+        const std::vector<double> stepped = logprobs(*e, tokens, n), at_once = logprobs(*e, tokens, n + 1);
+        EXPECT_LE(distance(stepped, at_once), std::max(tiles, latent ? 1e-5 : 0.0))
+            << n << " tokens" << (exact ? ", exact, " : ", ") << cpu::to_string(level);
+      }
     }
   }
+  cpu::set_isa_for_test(best);
 }
 
 // Plans of the tests, with groups of KIVI that divide heads of 16, 32 and latents of 32 + 8 channels.
