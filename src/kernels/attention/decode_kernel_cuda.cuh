@@ -99,14 +99,10 @@ __global__ __launch_bounds__(F::kWarps * 32, 1) void kernel(const __grid_constan
     int64_t next = early[kStages - 1];
     const auto present = read_present<DIM, kWarps>(p, it);
 
-    uint32_t q[DIM / 16][4];
-#pragma unroll
-    for (int s = 0; s < DIM / 16; ++s) {
-      pieces<T>(q_raw[s][0][0], q_raw[s][0][1], q[s][0], q[s][1]);
-      pieces<T>(q_raw[s][1][0], q_raw[s][1][1], q[s][2], q[s][3]);
-    }
-    float o[DIM / 8][4] = {};
+    const typename F::Query q = F::query(q_raw);
+    float o[DIM / 8 + F::kAside][4] = {};
     float top = -INFINITY, total = 0, unit = 0;  // unit: V counts in it (formats with scales)
+    if constexpr (F::kScaled) unit = F::kLeastUnit;
     const float scale = p.scale * kLog2e;
 
     for (int i = 0; i < mine; ++i) {
@@ -134,15 +130,8 @@ __global__ __launch_bounds__(F::kWarps * 32, 1) void kernel(const __grid_constan
       float shrink = old, inverse = 1;
       bool same = now == top;
       if constexpr (F::kScaled) {
-        float wide = unit;
-#pragma unroll
-        for (int t = 0; t < kTile / 8; ++t) {
-          const float2 s = F::v_scale(tile, t, c);
-          wide = fmaxf(wide, fmaxf(s.x, s.y));
-        }
-        wide = fmaxf(wide, __shfl_xor_sync(~0u, wide, 1));
-        wide = fmaxf(wide, __shfl_xor_sync(~0u, wide, 2));
-        inverse = wide > 0 ? 1 / wide : 0;
+        const float wide = F::widest(tile, lane, unit);
+        inverse = F::inverse(wide);
         same = same && wide == unit;
         shrink *= unit * inverse, unit = wide;
       }
@@ -152,20 +141,18 @@ __global__ __launch_bounds__(F::kWarps * 32, 1) void kernel(const __grid_constan
         for (int n = 0; n < DIM / 8; ++n)
 #pragma unroll
           for (int x = 0; x < 4; ++x) o[n][x] *= shrink;
+#pragma unroll
+        for (int n = DIM / 8; n < DIM / 8 + F::kAside; ++n)
+#pragma unroll
+          for (int x = 0; x < 4; ++x) o[n][x] *= old;
       }
       top = now;
-      uint32_t a[kTile / 16][4];
 #pragma unroll
       for (int t = 0; t < kTile / 8; ++t) {
         w[t][0] = power2(w[t][0] - now), w[t][1] = power2(w[t][1] - now);
         total += w[t][0] + w[t][1];
-        if constexpr (F::kScaled) {
-          const float2 s = F::v_scale(tile, t, c);
-          w[t][0] *= s.x * inverse, w[t][1] *= s.y * inverse;
-        }
-        pieces<T>(w[t][0], w[t][1], a[t / 2][t % 2 * 2], a[t / 2][t % 2 * 2 + 1]);
       }
-      F::values(stage, tile, a, lane, o);
+      F::values(stage, tile, w, inverse, lane, o);
     }
     asm volatile("cp.async.wait_group 0;" ::: "memory");
     __syncwarp();
