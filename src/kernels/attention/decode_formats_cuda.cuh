@@ -291,7 +291,7 @@ __device__ __forceinline__ void load_two_transposed(uint32_t (&r)[2], uint32_t a
 // taken to the other operand:
 //   q.k = sum (q step) n + q.min   once a group: q step in halves, high and rest; q.min in BF16 pieces
 //   p V = sum (p step) n + p.min   per token and 32 channels; p.min summed aside, in BF16 pieces
-// No number is rounded to fewer than 16 bits. Halves hold every product: q is scaled to below 1/2 by a power of
+// No number is rounded to fewer than 16 bits. Halves hold all of it: q is scaled to below 1/2 by a power of
 // two (steps of K up to 8,188), weights to 2^15 over a power of two above all steps of V so far.
 template <int DIM>
 struct Kivi4 {
