@@ -221,7 +221,7 @@ def report(log, repeats_note):
 def draw(ratios, path):
     """Bars of our speed over llama.cpp's, a line at 1; log scale from 0.5."""
     import math
-    width, left, row = 900, 380, 24
+    width, left, row = 940, 430, 24
     most = max([2.0] + [r for _, r in ratios])
     span = math.log2(most * 1.2 / 0.5)
     x = lambda r: left + (width - left - 70) * max(0.0, math.log2(max(r, 0.5) / 0.5)) / span
