@@ -151,7 +151,8 @@ inline void load_block<BlockType::kQ6_K>(const uint8_t* const* rows, int64_t b, 
     }
     alignas(32) int32_t scale[8];
     for (int r = 0; r < 8; ++r)
-      scale[r] = (int8_t(rows[r][offset + 192 + 8 * half + 2 * quarter + i]) & 0xffff) * 0x10001;
+      scale[r] =
+          int32_t((uint32_t(int8_t(rows[r][offset + 192 + 8 * half + 2 * quarter + i])) & 0xffff) * 0x10001);
     w.scale[i] = _mm256_load_si256(reinterpret_cast<const __m256i*>(scale));
   }
   w.d = halves(rows, offset + 208);
