@@ -141,8 +141,6 @@ class Bench:
             self.ours("qwen0.5b prompt 16384 at 0", "qwen0.5b", "-p", 16384, "-n", 0)
             self.theirs("qwen0.5b prompt 16384 at 0", "qwen0.5b", "-p", 16384, "-n", 0)
         self.ours("qwen0.5b prompt 30000 at 0", "qwen0.5b", "-p", 30000, "-n", 0)
-        if "flashprefill" in call([ENGINE, "methods"]):
-            self.ours("qwen0.5b prompt 30000 at 0 flashprefill", "qwen0.5b", "-p", 30000, "-n", 0, "--plan", "flashprefill")
 
     def batch(self):
         command = [self.programs / "llama-batched-bench", "-m", self.model("qwen0.5b"), "-t", self.args.threads, "-fa", 1,
@@ -191,7 +189,7 @@ def report(log, repeats_note):
         """The same test of llama.cpp, which knows no plans."""
         peer = rows[case].get("llama.cpp")
         if not peer:
-            base = re.sub(r" (quest|snapkv|flashprefill)\S*$", " dense", case)
+            base = re.sub(r" (quest|snapkv)\S*$", " dense", case)
             peer = rows.get(base, rows.get(base.removesuffix(" dense"), {})).get("llama.cpp")
         return peer
 

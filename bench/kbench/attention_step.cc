@@ -16,7 +16,6 @@ using cuda::DecodeType;
 TensorView on_device(void* p, DType d, std::initializer_list<int64_t> s) {
   return TensorView::of(p, d, s, DeviceKind::kCuda);
 }
-bool is_fp8(DecodeType t) { return t == DecodeType::kE4M3 || t == DecodeType::kE5M2; }
 
 struct Component {
   DType dtype;

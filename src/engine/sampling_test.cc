@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 
+#include "device/cpu/isa.h"
 #include "engine/engine_testing.h"
 
 namespace se::testing {
@@ -140,13 +141,11 @@ TEST(Ends, StopIdsLeastLengthAndIncludedStops) {
   EXPECT_EQ(engine->run(r).ids.size(), 6u);
 }
 
-TEST(Forced, AnswersAreTheGivenTokensAndLogitsThoseOfTheWholeText) {
-  // In exact mode: matrix tiles attend prompts only, in sums of another order
-  // (docs/adr/0012-prompts-on-tiles.md), and by default a bit may turn an int8 code of an activation into its
-  // neighbour.
-  EngineOptions exact;
-  exact.exact = true;
-  auto engine = tiny_engine(exact);
+void expect_forced_as_whole(cpu::Isa level, bool exact) {
+  cpu::set_isa_for_test(level);
+  EngineOptions o;
+  o.exact = exact;
+  auto engine = tiny_engine(o);
   for (const std::string plan : {"dense", "quest(budget=4096,dense_layers=0)"}) {
     Request r = request(70);
     r.plan = plan;
@@ -169,6 +168,19 @@ TEST(Forced, AnswersAreTheGivenTokensAndLogitsThoseOfTheWholeText) {
     for (size_t i = 0; i < 30; ++i)
       EXPECT_NEAR(a.logprobs[i].logprob, w.prompt_logprobs[40 + i].logprob, 1e-4) << plan << " " << i;
   }
+}
+
+// At every level of this machine. By default up to AVX-512 only: matrix tiles attend prompts in sums of
+// another order (docs/adr/0012-prompts-on-tiles.md), which can turn an int8 code of an activation into its
+// neighbour.
+TEST(Forced, AnswersAreTheGivenTokensAndLogitsThoseOfTheWholeText) {
+  const cpu::Isa best = cpu::isa();
+  for (const cpu::Isa level : {cpu::Isa::kBaseline, cpu::Isa::kAvx2, cpu::Isa::kAvx512, cpu::Isa::kAmx}) {
+    if (level > best) break;
+    expect_forced_as_whole(level, true);
+    if (level < cpu::Isa::kAmx) expect_forced_as_whole(level, false);
+  }
+  cpu::set_isa_for_test(best);
 }
 
 TEST(Prompts, AreCutOnlyWhenAsked) {

@@ -51,7 +51,7 @@ struct BitCase {
 class AttentionBits : public ::testing::TestWithParam<BitCase> {
  protected:
   void SetUp() override {
-    if (GetParam().isa > cpu::best_isa()) GTEST_SKIP();
+    if (GetParam().isa > cpu::best_isa()) GTEST_SKIP() << "no " << cpu::to_string(GetParam().isa);
     cpu::set_isa_for_test(GetParam().isa);
     shape_ = GetParam().shape;
   }

@@ -56,7 +56,8 @@ void expect_near(const std::vector<float>& got, const std::vector<float>& want, 
 class AttentionGolden : public ::testing::TestWithParam<std::tuple<const char*, cpu::Isa>> {
  protected:
   void SetUp() override {
-    if (std::get<1>(GetParam()) > cpu::best_isa()) GTEST_SKIP();
+    if (const cpu::Isa isa = std::get<1>(GetParam()); isa > cpu::best_isa())
+      GTEST_SKIP() << "no " << cpu::to_string(isa);
     cpu::set_isa_for_test(std::get<1>(GetParam()));
   }
   void TearDown() override { cpu::set_isa_for_test(cpu::best_isa()); }
