@@ -139,8 +139,10 @@ Result<KvTable> KvStore::gather(const KvSequence& seq, const GroupKeep& list, bo
   return t;
 }
 
-// Walks the groups as keep will, counting takes and what the arena has free.
-Status KvStore::can_keep(const KvSequence& seq, std::span<const GroupKeep> lists) {
+// Walks the groups as keep and close_tail will, counting takes and what the arena has free.
+Status KvStore::can_keep(const KvSequence& seq,
+                         std::span<const GroupKeep> lists,
+                         std::span<const int64_t> closing) const {
   const KvLayout& layout = seq.layout();
   int64_t free = arena_->free_bytes(), takes = 0;
   for (size_t i = 0; i < lists.size(); ++i) {
@@ -173,6 +175,32 @@ Status KvStore::can_keep(const KvSequence& seq, std::span<const GroupKeep> lists
                  arena_->limit_bytes()));
     }
     free += back - need;
+  }
+  for (size_t g = 0; g < closing.size(); ++g) {
+    if (closing[g] == 0) continue;
+    const KvTable& old = seq.table(int(g));
+    const auto list =
+        std::find_if(lists.begin(), lists.end(), [&](const GroupKeep& keep) { return keep.group == int(g); });
+    const int64_t paged = list == lists.end() ? old.paged : int64_t(list->ordinals.size());
+    const int64_t fresh = layout.pages(paged + closing[g]) - layout.pages(paged);
+    int64_t need = 0;
+    const bool as_it_was = list == lists.end() || paged == old.paged;
+    for (const auto& [block, pages] :
+         {std::pair(Block::kPayload, &old.payload), {Block::kIndex, &old.index}}) {
+      if (layout.page_bytes(int(g), block) == 0) continue;
+      // A partial last page that others share is copied before it is written.
+      const int64_t copies = as_it_was && paged % layout.page() != 0 && pages->back().shared();
+      need += (fresh + copies) * layout.page_bytes(int(g), block);
+      takes += fresh + copies;
+    }
+    if (need > free) {
+      return exhausted(format("group {} needs {} bytes of pages to close its ring, {} of {} are free",
+                              g,
+                              need,
+                              free,
+                              arena_->limit_bytes()));
+    }
+    free -= need;
   }
   return arena_->announce(takes).in("keep");
 }

@@ -128,6 +128,12 @@ class KvStore {
   //   bytes,
   // and a group's unshared old pages are back before the next group starts.
   Status keep(KvSequence& seq, std::span<const GroupKeep> lists);
+  // Whether keep(seq, lists), then close_tail(seq, g, closing[g]) of every group (closing empty: of none),
+  // find their pages. If ok they will, as long as nothing else takes from the arena before they do;
+  // otherwise kExhausted.
+  Status can_keep(const KvSequence& seq,
+                  std::span<const GroupKeep> lists,
+                  std::span<const int64_t> closing = {}) const;
 
   // For layer-major prefill: a table made of the survivors of the current one, `fresh` more paged tokens
   // (positions given; pages taken, bytes unwritten) and a new tail (positions given; tail_first = 0, the
@@ -165,7 +171,6 @@ class KvStore {
   // The table of the survivors and, if `carry`, the tail. share_state: whole state pages are taken over, not
   // copied.
   Result<KvTable> gather(const KvSequence& seq, const GroupKeep& list, bool carry, bool share_state);
-  Status can_keep(const KvSequence& seq, std::span<const GroupKeep> lists);
   std::unique_ptr<PageArena> arena_;
 };
 

@@ -175,6 +175,45 @@ TEST(KvStore, TailTokensPassThroughTheRing) {
   EXPECT_EQ(seq->table(1).tokens(), 0);
 }
 
+// What can_keep says of a pick and the ring closed after it is what then happens, at any room and any take.
+TEST(KvStore, CanKeepPromisesThePickAndTheClose) {
+  const auto layout = two_groups(12);
+  for (const bool pick : {false, true}) {
+    for (const bool share : {false, true}) {
+      int promised = 0, refused = 0;
+      for (int64_t limit = 30; limit < 60; ++limit) {
+        for (int64_t takes = -1; takes < 12; ++takes) {
+          auto store = store_of(limit * 256);
+          auto seq = store->create_sequence(layout).take();
+          std::unique_ptr<KvSequence> other;
+          bool built = store->append(*seq, range(0, 40)).ok();
+          if (built && share) {
+            auto fork = store->fork(*seq);
+            built = fork.ok();
+            if (built) other = fork.take();
+          }
+          for (int g : {0, 1}) built = built && store->append_tail(*seq, g, range(40, 52)).ok();
+          if (!built) continue;
+          std::vector<int32_t> first = range(0, 16);
+          for (int32_t i = 20; i < 37; ++i) first.push_back(i);
+          const std::vector<GroupKeep> lists =
+              pick ? std::vector<GroupKeep>{{0, first}} : std::vector<GroupKeep>{};
+          store->arena().fail_after_for_test(takes);
+          const bool ok = store->can_keep(*seq, lists, std::vector<int64_t>{12, 12}).ok();
+          store->arena().fail_after_for_test(takes);
+          bool done = store->keep(*seq, lists).ok();
+          for (int g : {0, 1}) done = done && store->close_tail(*seq, g, 12).ok();
+          store->arena().fail_after_for_test(-1);
+          EXPECT_EQ(ok, done) << limit << " pages, failing after " << takes << (share ? ", shared" : "");
+          ++(ok ? promised : refused);
+        }
+      }
+      EXPECT_GT(promised, 20);
+      EXPECT_GT(refused, 20);
+    }
+  }
+}
+
 TEST(KvStore, StagedTablesServeAsideUntilInstalled) {
   auto store = store_of(1 << 20);
   const auto layout = two_groups(12);

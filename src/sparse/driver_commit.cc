@@ -147,20 +147,18 @@ bool Driver::Impl::pick(PlanSequence& seq,
   return true;
 }
 
-Status Driver::Impl::keep_after_decode(PlanSequence& seq) {
+Driver::Impl::Picks Driver::Impl::pick_after_decode(PlanSequence& seq) {
+  Picks picks;
   const Plan& plan = seq.plan();
-  if (plan.keep.empty()) return ok();
-  KvSequence& kv = *seq.kv_;
+  if (plan.keep.empty()) return picks;
+  const KvSequence& kv = *seq.kv_;
   const SeqView v = facts(seq, true, false, 0);
   const auto due = [&](int l) {
     return force ||
            std::any_of(plan.keep.begin(), plan.keep.end(), [&](const auto& k) { return k->due(l, v); });
   };
-  std::vector<std::vector<int32_t>> kept;
-  std::vector<GroupKeep> lists;
-  std::vector<std::pair<int, int64_t>> after;  // layer, tokens it keeps
   std::unique_ptr<Alone> alone;
-  kept.reserve(kv.layout().groups().size());
+  picks.kept.reserve(kv.layout().groups().size());
   for (int g = 0; g < int(kv.layout().groups().size()); ++g) {
     const KvGroup& group = kv.layout().groups()[size_t(g)];
     const int l = group.layers.front();
@@ -199,16 +197,23 @@ Status Driver::Impl::keep_after_decode(PlanSequence& seq) {
     std::vector<int32_t> stay;
     pick(seq, l, v, view, s, queries, last, false, t.paged, t.tail, t.tokens(), stay);
     seq.counters_.picks += int64_t(kv.layout().groups()[size_t(g)].layers.size());
-    after.emplace_back(l, int64_t(stay.size()));
     while (!stay.empty() && stay.back() >= t.paged) stay.pop_back();
-    kept.push_back(std::move(stay));
-    lists.push_back({g, kept.back()});
+    picks.kept.push_back(std::move(stay));
+    picks.lists.push_back({g, picks.kept.back()});
   }
-  if (lists.empty()) return ok();
+  return picks;
+}
+
+void Driver::Impl::drop_unpicked(PlanSequence& seq, const Picks& picks) {
+  if (picks.lists.empty()) return;
+  const Plan& plan = seq.plan();
+  KvSequence& kv = *seq.kv_;
+  const SeqView v = facts(seq, true, false, 0);
   const std::vector<int64_t> before(v.resident.begin(), v.resident.end());
-  SE_TRY(store.keep(kv, lists));
+  const Status kept = store.keep(kv, picks.lists);
+  SE_CHECK(kept.ok(), "a pick was promised its pages: {}", kept.message());
   const SeqView now = facts(seq, true, false, 0);
-  for (const GroupKeep& list : lists) {
+  for (const GroupKeep& list : picks.lists) {
     for (int l : kv.layout().groups()[size_t(list.group)].layers) {
       int64_t target = before[size_t(l)];
       SeqView was = now;
@@ -222,18 +227,26 @@ Status Driver::Impl::keep_after_decode(PlanSequence& seq) {
     }
   }
   seq.ring_count_ = 0;  // ordinals changed
-  return ok();
 }
 
-Status Driver::Impl::close_ring(PlanSequence& seq) {
+std::vector<int64_t> Driver::Impl::full_rings(const PlanSequence& seq) const {
+  const CodecSpec& spec = seq.plan().store_spec;
+  std::vector<int64_t> closing(seq.kv_->layout().groups().size());
+  for (size_t g = 0; g < closing.size() && spec.tail > 0; ++g)
+    closing[g] = seq.kv_->table(int(g)).tail < spec.tail ? 0 : spec.grain;
+  return closing;
+}
+
+void Driver::Impl::close_rings(PlanSequence& seq, std::span<const int64_t> closing) {
   const Plan& plan = seq.plan();
-  if (plan.store_spec.tail == 0) return ok();
   KvSequence& kv = *seq.kv_;
-  for (int g = 0; g < int(kv.layout().groups().size()); ++g) {
+  for (int g = 0; g < int(closing.size()); ++g) {
+    const int64_t grain = closing[size_t(g)];
+    if (grain == 0) continue;
     const KvTable& t = kv.table(g);
-    if (t.tail < plan.store_spec.tail) continue;
-    const int64_t grain = plan.store_spec.grain, paged = t.paged, first = t.tail_first;
-    SE_TRY(store.close_tail(kv, g, grain));
+    const int64_t paged = t.paged, first = t.tail_first;
+    const Status closed = store.close_tail(kv, g, grain);
+    SE_CHECK(closed.ok(), "a full ring was promised its pages: {}", closed.message());
     std::vector<int64_t> to{run(store.slot(kv, g, paged), grain)}, from;
     const int64_t ring = plan.store_spec.tail, m = std::min(grain, ring - first);
     from.push_back(run(kv.item() * ring + first, m));
@@ -270,7 +283,6 @@ Status Driver::Impl::close_ring(PlanSequence& seq) {
       plan.store->close(l, u, s);
     }
   }
-  return ok();
 }
 
 void Driver::Impl::index_units(PlanSequence& seq) {
@@ -348,11 +360,15 @@ std::vector<Status> Driver::commit() {
     if (!r.decode && seq.expanded_) seq.expanded_tokens_ += r.tokens;
     seq.retired_.clear();
     if (r.decode) ++seq.generated_, ++seq.ring_count_, ++seq.counters_.decode_steps;
-    Status s = r.decode ? d.keep_after_decode(seq) : ok();
-    Status closed = d.close_ring(seq);
-    if (closed.ok()) d.index_units(seq);
+    const Impl::Picks picks = r.decode ? d.pick_after_decode(seq) : Impl::Picks();
+    const std::vector<int64_t> closing = d.full_rings(seq);
+    statuses.push_back(d.store.can_keep(*seq.kv_, picks.lists, closing));
+    if (statuses.back().ok()) {
+      d.drop_unpicked(seq, picks);
+      d.close_rings(seq, closing);
+      d.index_units(seq);
+    }
     d.drop_pages(seq);
-    statuses.push_back(s.ok() ? closed : s);
   }
   d.step.clear();
   d.families.clear();

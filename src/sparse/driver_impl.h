@@ -123,8 +123,15 @@ struct Driver::Impl {
             int64_t tail,
             int64_t ordinals,
             std::vector<int32_t>& kept);
-  Status keep_after_decode(PlanSequence& seq);
-  Status close_ring(PlanSequence& seq);
+  // What a decode step changes besides its own token is chosen first, then done once all its pages are sure.
+  struct Picks {
+    std::vector<std::vector<int32_t>> kept;
+    std::vector<GroupKeep> lists;  // views of `kept`, of the groups that had a keeper due
+  };
+  Picks pick_after_decode(PlanSequence& seq);
+  void drop_unpicked(PlanSequence& seq, const Picks& picks);
+  std::vector<int64_t> full_rings(const PlanSequence& seq) const;  // by group: tokens to close
+  void close_rings(PlanSequence& seq, std::span<const int64_t> closing);
   void drop_pages(PlanSequence& seq);  // those before the windows of the next token
   void index_units(PlanSequence& seq);
 
