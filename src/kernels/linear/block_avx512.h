@@ -25,7 +25,7 @@ inline void load_codes(const uint8_t* codes, __m512i* u) {
   const auto add_bits = [](__m512i code, __m512i bits, __m512i mask) {
     return _mm512_ternarylogic_epi32(code, bits, mask, 0xf8);  // code | (bits & mask)
   };
-  if constexpr (kType == BlockType::kQ5_0) {
+  if constexpr (has_fifth_bits(kType)) {
     const __m512i fifth = load(4), mask = _mm512_set1_epi8(16);
     for (int k = 0; k < 8; ++k) {
       const __m512i bits =
@@ -47,7 +47,7 @@ inline void load_codes(const uint8_t* codes, __m512i* u) {
 
 struct Scales {
   __m512 d, m;           // m: types with a minimum
-  __m512 first, second;  // Q6_K: of the halves
+  __m512 first, second;  // of the halves, where they have scales
 };
 
 inline __m512 halves_at(const uint8_t* p) {
@@ -60,20 +60,20 @@ inline Scales load_scales(const Panel& p, int64_t b) {
   constexpr PackedLayout l = packed_layout(kType);
   const uint8_t *at = p.scales + b * l.scales, *super = p.supers + b / 8 * l.supers;
   Scales s{};
-  if constexpr (kType == BlockType::kQ4_K) {
+  if constexpr (kType == BlockType::kQ4_K || kType == BlockType::kQ5_K) {
     const auto floats = [](const uint8_t* q) {
       return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes_at(q)));
     };
     s.d = _mm512_mul_ps(halves_at(super), floats(at));
     s.m = _mm512_xor_ps(_mm512_mul_ps(halves_at(super + 32), floats(at + 16)), _mm512_set1_ps(-0.0f));
-  } else if constexpr (kType == BlockType::kQ6_K) {
+  } else if constexpr (scales_halves(kType)) {
     const auto floats = [](const uint8_t* q) {
       return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes_at(q)));
     };
     s.d = halves_at(super), s.first = floats(at), s.second = floats(at + 16);
   } else {
     s.d = halves_at(at);
-    if constexpr (kType == BlockType::kQ4_1) s.m = halves_at(at + 32);
+    if constexpr (has_minimum(kType)) s.m = halves_at(at + 32);
   }
   return s;
 }
@@ -85,7 +85,7 @@ inline __m512 add_block(const Scales& s, float d, float dsum, __m512 product, __
   return _mm512_fmadd_ps(_mm512_mul_ps(s.d, _mm512_set1_ps(d)), product, acc);
 }
 
-// Q6_K: scale0 s0 + scale1 s1; all of them integers below 2^24, so that nothing rounds.
+// Scaled halves: scale0 s0 + scale1 s1; all of them integers below 2^24, so that nothing rounds.
 inline __m512 join_halves(const Scales& s, __m512i first, __m512i second) {
   const __m512 one = _mm512_mul_ps(s.first, _mm512_cvtepi32_ps(first));
   return _mm512_fmadd_ps(s.second, _mm512_cvtepi32_ps(second), one);

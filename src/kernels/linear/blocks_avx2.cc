@@ -14,7 +14,7 @@ namespace {
 
 struct Turned {
   __m256i q[16];     // [k]: elements 4k..4k+3 of eight rows, low nibbles; [8 + k]: high nibbles (Q8_0 only)
-  __m256i scale[2];  // of each half, twice in a lane (Q6_K only)
+  __m256i scale[2];  // of each half, twice in a lane (Q3_K and Q6_K only)
   __m256 d, m;       // of the rows
 };
 
@@ -97,23 +97,31 @@ inline __m256i fifth_bits(__m256i fifth, int k) {
   return _mm256_slli_epi32(_mm256_and_si256(spread, _mm256_set1_epi32(0x01010101)), 4);
 }
 
-template <>
-inline void load_block<BlockType::kQ5_0>(const uint8_t* const* rows, int64_t b, Turned& w) {
-  const int64_t offset = b * 22;
+// Codes of five bits: a dword of fifth bits at `offset`, then nibbles.
+inline void load_fives(const uint8_t* const* rows, int64_t offset, Turned& w) {
   __m256i packed[4];
-  turn(rows, offset + 6, packed);
+  turn(rows, offset + 4, packed);
   split_nibbles(packed, w.q, w.q + 4);
-  const auto at = [&](int r) { return dword_at(rows[r] + offset + 2); };
+  const auto at = [&](int r) { return dword_at(rows[r] + offset); };
   const __m256i fifth = _mm256_setr_epi32(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7));
   for (int k = 0; k < 8; ++k) w.q[k] = _mm256_or_si256(w.q[k], fifth_bits(fifth, k));
-  w.d = halves(rows, offset);
 }
 
-// An eighth of a block of 256: its 32 bytes hold the next eighth in the other nibbles.
 template <>
-inline void load_block<BlockType::kQ4_K>(const uint8_t* const* rows, int64_t b, Turned& w) {
-  const int64_t offset = b / 8 * 144;
-  const int j = int(b % 8);
+inline void load_block<BlockType::kQ5_0>(const uint8_t* const* rows, int64_t b, Turned& w) {
+  load_fives(rows, b * 22 + 2, w);
+  w.d = halves(rows, b * 22);
+}
+
+template <>
+inline void load_block<BlockType::kQ5_1>(const uint8_t* const* rows, int64_t b, Turned& w) {
+  load_fives(rows, b * 24 + 4, w);
+  w.d = halves(rows, b * 24), w.m = halves(rows, b * 24 + 2);
+}
+
+// Eighth j of a block of 256 at `offset`: its 32 bytes, from `nibbles_at` on, hold the next eighth in the
+// other nibbles.
+inline void load_eighth(const uint8_t* const* rows, int64_t offset, int j, int64_t nibbles_at, Turned& w) {
   alignas(32) int32_t scale[8], min[8];
   for (int r = 0; r < 8; ++r) {
     const uint8_t* s = rows[r] + offset + 4;
@@ -127,10 +135,63 @@ inline void load_block<BlockType::kQ4_K>(const uint8_t* const* rows, int64_t b, 
   const __m256 m = _mm256_mul_ps(halves(rows, offset + 2), floats(min));
   w.m = _mm256_xor_ps(m, _mm256_set1_ps(-0.0f));
   for (int half = 0; half < 2; ++half) {
-    turn(rows, offset + 16 + j / 2 * 32 + 16 * half, w.q + 4 * half);
+    turn(rows, offset + nibbles_at + j / 2 * 32 + 16 * half, w.q + 4 * half);
     for (int k = 4 * half; k < 4 * half + 4; ++k)
       w.q[k] = _mm256_and_si256(_mm256_srl_epi16(w.q[k], _mm_cvtsi32_si128(j % 2 * 4)), _mm256_set1_epi8(15));
   }
+}
+
+template <>
+inline void load_block<BlockType::kQ4_K>(const uint8_t* const* rows, int64_t b, Turned& w) {
+  load_eighth(rows, b / 8 * 144, int(b % 8), 16, w);
+}
+
+// Bit `bit` of 32 bytes of each row at `offset`, as bit `to` of the codes.
+inline void add_bit(const uint8_t* const* rows, int64_t offset, int bit, int to, Turned& w) {
+  for (int half = 0; half < 2; ++half) {
+    __m256i bytes[4];
+    turn(rows, offset + 16 * half, bytes);
+    for (int k = 0; k < 4; ++k) {
+      const __m256i one =
+          _mm256_and_si256(_mm256_srl_epi16(bytes[k], _mm_cvtsi32_si128(bit)), _mm256_set1_epi8(1));
+      w.q[4 * half + k] = _mm256_or_si256(w.q[4 * half + k], _mm256_sll_epi16(one, _mm_cvtsi32_si128(to)));
+    }
+  }
+}
+
+template <>
+inline void load_block<BlockType::kQ5_K>(const uint8_t* const* rows, int64_t b, Turned& w) {
+  const int64_t offset = b / 8 * 176;
+  load_eighth(rows, offset, int(b % 8), 48, w);
+  add_bit(rows, offset + 16, int(b % 8), 4, w);
+}
+
+// scale(r) of eight rows, twice in each lane.
+template <class Scale>
+inline __m256i scales_twice(Scale scale) {
+  alignas(32) int32_t twice[8];
+  for (int r = 0; r < 8; ++r) twice[r] = int32_t((uint32_t(scale(r)) & 0xffff) * 0x10001);
+  return _mm256_load_si256(reinterpret_cast<const __m256i*>(twice));
+}
+
+// An eighth: two bits of 32 bytes that hold four eighths, one bit of 32 others, scales of six bits.
+template <>
+inline void load_block<BlockType::kQ3_K>(const uint8_t* const* rows, int64_t b, Turned& w) {
+  const int64_t offset = b / 8 * 110;
+  const int j = int(b % 8);
+  for (int i = 0; i < 2; ++i) {
+    turn(rows, offset + 32 + j / 4 * 32 + 16 * i, w.q + 4 * i);
+    for (int k = 4 * i; k < 4 * i + 4; ++k)
+      w.q[k] = _mm256_and_si256(_mm256_srl_epi16(w.q[k], _mm_cvtsi32_si128(j % 4 * 2)), _mm256_set1_epi8(3));
+    const int at = 2 * j + i;
+    w.scale[i] = scales_twice([&](int r) {
+      const uint8_t* s = rows[r] + offset + 96;
+      const int low = s[at % 8] >> at / 8 * 4 & 15, high = s[8 + at % 4] >> at / 4 * 2 & 3;
+      return (low | high << 4) - 32;
+    });
+  }
+  add_bit(rows, offset, j, 2, w);
+  w.d = halves(rows, offset + 108);
 }
 
 // An eighth: nibbles of 32 bytes, which hold another eighth too, and two bits of 32 bytes that hold four.
@@ -149,11 +210,8 @@ inline void load_block<BlockType::kQ6_K>(const uint8_t* const* rows, int64_t b, 
           _mm256_and_si256(_mm256_srl_epi16(w.q[4 * i + k], low_shift), _mm256_set1_epi8(15));
       w.q[4 * i + k] = _mm256_or_si256(four, _mm256_slli_epi16(two, 4));
     }
-    alignas(32) int32_t scale[8];
-    for (int r = 0; r < 8; ++r)
-      scale[r] =
-          int32_t((uint32_t(int8_t(rows[r][offset + 192 + 8 * half + 2 * quarter + i])) & 0xffff) * 0x10001);
-    w.scale[i] = _mm256_load_si256(reinterpret_cast<const __m256i*>(scale));
+    w.scale[i] =
+        scales_twice([&](int r) { return int8_t(rows[r][offset + 192 + 8 * half + 2 * quarter + i]); });
   }
   w.d = halves(rows, offset + 208);
 }
@@ -168,7 +226,7 @@ inline void finish(const Turned& w, const Activations& x, int64_t at, __m256i su
   __m256 a = _mm256_load_ps(acc);
   if constexpr (has_minimum(kType)) {
     a = _mm256_fmadd_ps(w.m, _mm256_broadcast_ss(x.dsum + at), a);
-  } else if constexpr (kType != BlockType::kQ6_K) {
+  } else if constexpr (!scales_halves(kType)) {
     sum = _mm256_sub_epi32(sum, _mm256_set1_epi32(offset_of(kType) * x.sum[at]));
   }
   const __m256 scale = _mm256_mul_ps(w.d, _mm256_broadcast_ss(x.d + at));
@@ -181,16 +239,18 @@ inline void one_plane(const Turned& w, const Activations& x, int64_t at, float* 
   const int8_t* q = x.q + at * kBlock;
   const auto product = [&](int k) { return _mm256_maddubs_epi16(w.q[k], four_bytes(q + 4 * k)); };
   const __m256i ones = _mm256_set1_epi16(1);
-  if constexpr (kType == BlockType::kQ6_K) {  // pairs are below 2^15, their sums need not be
+  if constexpr (scales_halves(kType)) {  // pairs are below 2^15, their sums need not be
     const int first = x.half[at], second = x.sum[at] - first;
-    const auto correction = [&](int half, int sum) {  // the scale times 32 sums: |32 sums| may pass 2^15
-      return _mm256_slli_epi32(_mm256_madd_epi16(w.scale[half], _mm256_set1_epi32(sum & 0xffff)), 5);
+    constexpr int kShift = kType == BlockType::kQ6_K ? 5 : 2;
+    static_assert(offset_of(kType) == 1 << kShift);
+    const auto correction = [&](int half, int sum) {  // the scale times offset sums, which may pass 2^15
+      return _mm256_slli_epi32(_mm256_madd_epi16(w.scale[half], _mm256_set1_epi32(sum & 0xffff)), kShift);
     };
     __m256i s = _mm256_setzero_si256();
     for (int k = 0; k < 8; ++k) s = _mm256_add_epi32(s, _mm256_madd_epi16(product(k), w.scale[k / 4]));
     s = _mm256_sub_epi32(s, _mm256_add_epi32(correction(0, first), correction(1, second)));
     finish<kType>(w, x, at, s, acc);
-  } else if constexpr (kType == BlockType::kQ5_0) {  // 31 * 127 * 2 * 4 < 2^15: half a block in i16
+  } else if constexpr (has_fifth_bits(kType)) {  // 31 * 127 * 2 * 4 < 2^15: half a block in i16
     __m256i s = product(0), u = product(4);
     for (int k = 1; k < 4; ++k) s = _mm256_add_epi16(s, product(k)), u = _mm256_add_epi16(u, product(4 + k));
     finish<kType>(w, x, at, _mm256_add_epi32(_mm256_madd_epi16(s, ones), _mm256_madd_epi16(u, ones)), acc);
@@ -285,8 +345,14 @@ void block_rows(
       return rows_of<BlockType::kQ4_1, 20>(w, x, begin, end, y);
     case BlockType::kQ5_0:
       return rows_of<BlockType::kQ5_0, 22>(w, x, begin, end, y);
+    case BlockType::kQ5_1:
+      return rows_of<BlockType::kQ5_1, 24>(w, x, begin, end, y);
+    case BlockType::kQ3_K:
+      return rows_of<BlockType::kQ3_K, 110, 8>(w, x, begin, end, y);
     case BlockType::kQ4_K:
       return rows_of<BlockType::kQ4_K, 144, 8>(w, x, begin, end, y);
+    case BlockType::kQ5_K:
+      return rows_of<BlockType::kQ5_K, 176, 8>(w, x, begin, end, y);
     case BlockType::kQ6_K:
       return rows_of<BlockType::kQ6_K, 210, 8>(w, x, begin, end, y);
     case BlockType::kQ8_0:

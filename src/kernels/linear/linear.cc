@@ -39,10 +39,16 @@ std::optional<BlockType> block_type(DType dtype) {
       return BlockType::kQ4_1;
     case DType::kQ5_0:
       return BlockType::kQ5_0;
+    case DType::kQ5_1:
+      return BlockType::kQ5_1;
     case DType::kQ8_0:
       return BlockType::kQ8_0;
+    case DType::kQ3_K:
+      return BlockType::kQ3_K;
     case DType::kQ4_K:
       return BlockType::kQ4_K;
+    case DType::kQ5_K:
+      return BlockType::kQ5_K;
     case DType::kQ6_K:
       return BlockType::kQ6_K;
     default:

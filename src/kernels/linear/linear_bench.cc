@@ -3,8 +3,9 @@
 // runs of a case other weights are read, as many as `--cold` MB (default 512): decode finds its weights in
 // memory, not in a cache, as a step of a large model does; --cold 0 leaves them where they are.
 //
-//   linear_bench [--threads N] [--repeats N] [--cold MB] [--check] [part of a case's name]
-// --check compares the first rows with the reference level instead of timing.
+//   linear_bench [--threads N] [--repeats N] [--cold MB] [--exact] [--check] [part of a case's name]
+// --exact times exact mode (rows widened to f32); --check compares the first rows with the reference level
+// instead of timing.
 #include <time.h>
 
 #include <algorithm>
@@ -34,6 +35,7 @@ struct Options {
   int threads = available_cores(), repeats = 15;
   int64_t cold_bytes = int64_t(512) << 20;
   bool check = false;
+  Compute compute = Compute::kDefault;
   std::string part;
 };
 
@@ -55,8 +57,9 @@ Buffer random_weights(DType dtype, int64_t n) {
   const int step = block_bytes(dtype);
   const float value = 0.01f;
   const uint16_t half = f32_to_f16(value), brain = f32_to_bf16(value);
-  const int field = dtype == DType::kQ6_K ? 208 : 0;
-  const bool two = dtype == DType::kQ4_1 || dtype == DType::kQ4_K;
+  const int field = dtype == DType::kQ6_K ? 208 : dtype == DType::kQ3_K ? 108 : 0;
+  const bool two =
+      dtype == DType::kQ4_1 || dtype == DType::kQ5_1 || dtype == DType::kQ4_K || dtype == DType::kQ5_K;
   for (int64_t at = 0; at < b.bytes(); at += step) {
     if (dtype == DType::kF32)
       std::memcpy(b.data() + at, &value, 4);
@@ -87,13 +90,13 @@ struct Problem {
       weight = {view, to};
     }
   }
-  void run(Arena& scratch, Stream& stream) {
+  void run(Compute compute, Arena& scratch, Stream& stream) {
     const int64_t tokens = int64_t(x.size()) / view.shape[1];
     linear(TensorView::of(x.data(), DType::kF32, {tokens, view.shape[1]}),
            weight,
            {},
            TensorView::of(y.data(), DType::kF32, {tokens, view.shape[0]}),
-           Compute::kDefault,
+           compute,
            scratch,
            stream);
   }
@@ -120,7 +123,7 @@ struct Bench {
     for (int i = 0; i < o.repeats + 2; ++i) {
       evict();
       const double from = now_us();
-      p.run(scratch, stream);
+      p.run(o.compute, scratch, stream);
       if (i >= 2) us.push_back(now_us() - from);
     }
     std::sort(us.begin(), us.end());
@@ -143,10 +146,10 @@ struct Bench {
     small.out = std::min<int64_t>(c.out, 100);
     const cpu::Isa level = cpu::isa();
     Problem p(small);
-    p.run(scratch, stream);
+    p.run(o.compute, scratch, stream);
     const std::vector<float> fast = p.y;
     cpu::set_isa_for_test(cpu::Isa::kBaseline);
-    p.run(scratch, stream);
+    p.run(o.compute, scratch, stream);
     cpu::set_isa_for_test(level);
     const bool equal = std::memcmp(fast.data(), p.y.data(), fast.size() * sizeof(float)) == 0;
     std::printf("%-34s %s\n", name.c_str(), equal ? "same bits" : "DIFFERS");
@@ -163,6 +166,10 @@ constexpr Case kCases[] = {{"smollm2.gate_up", DType::kQ4_1, 3072, 576, 0},
                            {"qwen.o", DType::kQ5_0, 896, 896, 0},
                            {"qwen.head", DType::kQ8_0, 151936, 896, 0},
                            {"any", DType::kQ4_0, 4096, 1024, 0},
+                           {"any", DType::kQ5_1, 4096, 1024, 0},
+                           {"any", DType::kQ3_K, 4096, 1024, 0},
+                           {"any", DType::kQ4_K, 4096, 1024, 0},
+                           {"any", DType::kQ5_K, 4096, 1024, 0},
                            {"any", DType::kF16, 4096, 1024, 0},
                            {"any", DType::kBF16, 4096, 1024, 0},
                            {"any", DType::kF32, 4096, 1024, 0}};
@@ -203,6 +210,8 @@ int main(int argc, char** argv) {
       o.repeats = int(std::max(1LL, number()));
     else if (a == "--cold")
       o.cold_bytes = int64_t(std::max(0LL, number())) << 20;
+    else if (a == "--exact")
+      o.compute = se::Compute::kExact;
     else if (a == "--check")
       o.check = true;
     else

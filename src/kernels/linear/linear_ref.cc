@@ -32,7 +32,7 @@ void quantise(const float* x, int64_t begin, int64_t end, const Activations& a) 
   }
 }
 
-// Where block b of 32 values begins in a row; of Q4_K and Q6_K: the 256 values it is part of.
+// Where block b of 32 values begins in a row; of the K types: the 256 values it is part of.
 int64_t block_offset(BlockType type, int64_t b) {
   switch (type) {
     case BlockType::kQ4_0:
@@ -41,8 +41,14 @@ int64_t block_offset(BlockType type, int64_t b) {
       return b * 20;
     case BlockType::kQ5_0:
       return b * 22;
+    case BlockType::kQ5_1:
+      return b * 24;
+    case BlockType::kQ3_K:
+      return b / 8 * 110;
     case BlockType::kQ4_K:
       return b / 8 * 144;
+    case BlockType::kQ5_K:
+      return b / 8 * 176;
     case BlockType::kQ6_K:
       return b / 8 * 210;
     case BlockType::kQ8_0:
@@ -54,7 +60,7 @@ int64_t block_offset(BlockType type, int64_t b) {
 struct WeightBlock {
   float d = 0, m = 0;
   int q[kBlock];          // the values: codes less offset_of(type)
-  int scale[2] = {1, 1};  // of each 16 (Q6_K)
+  int scale[2] = {1, 1};  // of each 16 (Q3_K, Q6_K)
 };
 
 float half_at(const uint8_t* b) {
@@ -67,15 +73,27 @@ void nibbles(const uint8_t* b, WeightBlock& w) {
   for (int i = 0; i < 16; ++i) w.q[i] = b[i] & 15, w.q[16 + i] = b[i] >> 4;
 }
 
-// Eighth j of a block of Q4_K: 6-bit scale and min (spec/models.md 8.3), nibbles of 32 bytes shared by two
-// eighths.
-void read_eighth(const uint8_t* b, int j, WeightBlock& w) {
+// Eighth j of a block of Q4_K (nibbles at 16) or Q5_K (at 48): 6-bit scale and min (spec/models.md 8.3),
+// nibbles of 32 bytes shared by two eighths.
+void read_eighth(const uint8_t* b, int j, int nibbles_at, WeightBlock& w) {
   const uint8_t* s = b + 4;
   const int scale = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | (s[j - 4] >> 6 << 4);
   const int min = j < 4 ? s[j + 4] & 63 : s[j + 4] >> 4 | (s[j] >> 6 << 4);
   w.m = -(half_at(b + 2) * float(min));
   w.d = half_at(b) * float(scale);
-  for (int i = 0; i < kBlock; ++i) w.q[i] = b[16 + j / 2 * 32 + i] >> (j % 2 * 4) & 15;
+  for (int i = 0; i < kBlock; ++i) w.q[i] = b[nibbles_at + j / 2 * 32 + i] >> (j % 2 * 4) & 15;
+}
+
+// Eighth j of a block of Q3_K (spec/models.md 8.2): two bits of a byte that four eighths share, bit j of
+// another.
+void read_eighth_q3(const uint8_t* b, int j, WeightBlock& w) {
+  w.d = half_at(b + 108);
+  const uint8_t* s = b + 96;
+  for (int h = 0; h < 2; ++h) {
+    const int k = 2 * j + h, low = k < 8 ? s[k] & 15 : s[k - 8] >> 4;
+    w.scale[h] = (low | (s[8 + k % 4] >> k / 4 * 2 & 3) << 4) - 32;
+  }
+  for (int i = 0; i < kBlock; ++i) w.q[i] = (b[32 + j / 4 * 32 + i] >> j % 4 * 2 & 3) | (b[i] >> j & 1) << 2;
 }
 
 // Eighth j of a block of Q6_K (spec/models.md 8.2): quarter j % 4 of half j / 4.
@@ -93,15 +111,25 @@ WeightBlock read_block(BlockType type, const uint8_t* b, int eighth) {
   w.d = half_at(b);
   switch (type) {
     case BlockType::kQ4_K:
-      read_eighth(b, eighth, w);
+      read_eighth(b, eighth, 16, w);
+      break;
+    case BlockType::kQ5_K:
+      read_eighth(b, eighth, 48, w);
+      for (int i = 0; i < kBlock; ++i) w.q[i] |= (b[16 + i] >> eighth & 1) << 4;
+      break;
+    case BlockType::kQ3_K:
+      read_eighth_q3(b, eighth, w);
       break;
     case BlockType::kQ6_K:
       read_eighth_q6(b, eighth, w);
       break;
-    case BlockType::kQ5_0: {
+    case BlockType::kQ5_0:
+    case BlockType::kQ5_1: {
+      const int at = type == BlockType::kQ5_0 ? 2 : 4;
+      if (type == BlockType::kQ5_1) w.m = half_at(b + 2);
       uint32_t fifth;
-      std::memcpy(&fifth, b + 2, 4);
-      nibbles(b + 6, w);
+      std::memcpy(&fifth, b + at, 4);
+      nibbles(b + at + 4, w);
       for (int i = 0; i < kBlock; ++i) w.q[i] |= int(fifth >> i & 1) << 4;
       break;
     }

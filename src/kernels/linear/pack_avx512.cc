@@ -41,10 +41,9 @@ inline __m512i every_fourth(__m512i v) {
   return masked(_mm512_or_si512(v, _mm512_srli_epi32(v, 12)), 0xff);
 }
 
-void q5_0(const Rows16& rows, uint8_t* codes, uint8_t* scales) {
-  put_words(scales, rows.dwords(0));
-  nibbles(rows, 6, codes);
-  const __m512i fifth = rows.dwords(2);
+// The fifth bits of 32 columns, bit i of the dword at `byte` being that of column i.
+void fifth_bits(const Rows16& rows, int64_t byte, uint8_t* codes) {
+  const __m512i fifth = rows.dwords(byte);
   __m512i bits = every_fourth(fifth);
   bits = _mm512_or_si512(bits, _mm512_slli_epi32(every_fourth(_mm512_srli_epi32(fifth, 1)), 8));
   bits = _mm512_or_si512(bits, _mm512_slli_epi32(every_fourth(_mm512_srli_epi32(fifth, 2)), 16));
@@ -59,7 +58,7 @@ void q8_0(const Rows16& rows, uint8_t* codes, uint8_t* scales) {
 }
 
 // Eighth j: 6-bit scale and min (spec/models.md 8.2), and one half of 32 bytes.
-void q4_k(const Rows16& rows, int j, uint8_t* codes, uint8_t* scales, uint8_t* supers) {
+void q4_k(const Rows16& rows, int j, int64_t nibbles_at, uint8_t* codes, uint8_t* scales, uint8_t* supers) {
   if (j == 0)
     put_words(supers, rows.dwords(0)), put_words(supers + 32, _mm512_srli_epi32(rows.dwords(0), 16));
   const __m512i first = rows.dwords(4), second = rows.dwords(8), third = rows.dwords(12);
@@ -73,10 +72,40 @@ void q4_k(const Rows16& rows, int j, uint8_t* codes, uint8_t* scales, uint8_t* s
     put_bytes(scales + 16, _mm512_or_si512(masked(right(third, shift + 4), 15), upper(second)));
   }
   const auto four = [&](int i) {
-    return masked(right(rows.dwords(16 + j / 2 * 32 + i), j % 2 * 4), 0x0f0f0f0f);
+    return masked(right(rows.dwords(nibbles_at + j / 2 * 32 + i), j % 2 * 4), 0x0f0f0f0f);
   };
   for (int k = 0; k < 4; ++k)
     put(codes + 64 * k, _mm512_or_si512(four(4 * k), _mm512_slli_epi32(four(16 + 4 * k), 4)));
+}
+
+// As Q4_K, with bit j of 32 bytes for the fifth bits of eighth j.
+void q5_k(const Rows16& rows, int j, uint8_t* codes, uint8_t* scales, uint8_t* supers) {
+  q4_k(rows, j, 48, codes, scales, supers);
+  __m512i bits = _mm512_setzero_si512();
+  for (int k = 0; k < 8; ++k) {
+    const __m512i fifth = masked(right(rows.dwords(16 + 4 * k), j), 0x01010101);
+    bits = _mm512_or_si512(bits, _mm512_sll_epi32(fifth, _mm_cvtsi32_si128(k)));
+  }
+  put(codes + 256, bits);
+}
+
+// Eighth j: two bits of 32 bytes that hold four eighths, the third bit in bit j of 32 others, and the scales
+// of its halves, of six bits (spec/models.md 8.2).
+void q3_k(const Rows16& rows, int j, uint8_t* codes, uint8_t* scales, uint8_t* supers) {
+  if (j == 0) put_words(supers, _mm512_srli_epi32(rows.dwords(106), 16));  // d ends the block
+  const auto code = [&](int k) {
+    const __m512i two = masked(right(rows.dwords(32 + j / 4 * 32 + 4 * k), j % 4 * 2), 0x03030303);
+    return _mm512_or_si512(two, _mm512_slli_epi32(masked(right(rows.dwords(4 * k), j), 0x01010101), 2));
+  };
+  for (int k = 0; k < 4; ++k)
+    put(codes + 64 * k, _mm512_or_si512(code(k), _mm512_slli_epi32(code(k + 4), 4)));
+  for (int h = 0; h < 2; ++h) {
+    const int k = 2 * j + h;
+    const __m512i low = masked(right(rows.dwords(96 + k % 8), k / 8 * 4), 15);
+    const __m512i high = masked(right(rows.dwords(104), k % 4 * 8 + k / 4 * 2), 3);
+    put_bytes(scales + 16 * h,
+              _mm512_sub_epi32(_mm512_or_si512(low, _mm512_slli_epi32(high, 4)), _mm512_set1_epi32(32)));
+  }
 }
 
 // Eighth j: quarter j % 4 of half j / 4 (spec/models.md 8.2).
@@ -124,7 +153,13 @@ void pack_panel(
         break;
       case BlockType::kQ5_0:
         from.at = rows + b * 22;
-        q5_0(from, codes, scales);
+        put_words(scales, from.dwords(0));
+        fifth_bits(from, 2, codes), nibbles(from, 6, codes);
+        break;
+      case BlockType::kQ5_1:
+        from.at = rows + b * 24;
+        put_words(scales, from.dwords(0)), put_words(scales + 32, _mm512_srli_epi32(from.dwords(0), 16));
+        fifth_bits(from, 4, codes), nibbles(from, 8, codes);
         break;
       case BlockType::kQ8_0:
         from.at = rows + b * 34;
@@ -132,7 +167,15 @@ void pack_panel(
         break;
       case BlockType::kQ4_K:
         from.at = rows + b / 8 * 144;
-        q4_k(from, eighth, codes, scales, supers + b / 8 * l.supers);
+        q4_k(from, eighth, 16, codes, scales, supers + b / 8 * l.supers);
+        break;
+      case BlockType::kQ3_K:
+        from.at = rows + b / 8 * 110;
+        q3_k(from, eighth, codes, scales, supers + b / 8 * l.supers);
+        break;
+      case BlockType::kQ5_K:
+        from.at = rows + b / 8 * 176;
+        q5_k(from, eighth, codes, scales, supers + b / 8 * l.supers);
         break;
       case BlockType::kQ6_K:
         from.at = rows + b / 8 * 210;

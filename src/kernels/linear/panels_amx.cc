@@ -14,7 +14,7 @@ namespace {
 constexpr int kTileTokens = kGroup;
 constexpr int64_t kFewTokens = 4;  // that many are left to VNNI
 
-// Tiles: 0 to 3 sums, 4 tokens x 32 bytes, 5 a block; 6 and 7 the same of half a block (Q6_K).
+// Tiles: 0 to 3 sums, 4 tokens x 32 bytes, 5 a block; 6 and 7 the same of half a block (scaled halves).
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {64, 64, 64, 64, 32, 64, 16, 64};
@@ -42,13 +42,13 @@ void unpack(const Panel& p, int64_t blocks, const Unpacked& out) {
     const Scales s = load_scales<kType>(p, b);
     float* scales = out.scales + b * 48;
     _mm512_store_ps(scales, s.d);
-    _mm512_store_ps(scales + 16, kType == BlockType::kQ6_K ? s.first : s.m);
+    _mm512_store_ps(scales + 16, scales_halves(kType) ? s.first : s.m);
     _mm512_store_ps(scales + 32, s.second);
   }
   asm volatile("" ::: "memory");  // tile loads are no loads to the compiler
 }
 
-// Sums of 16 tokens, from `q` on 32 bytes apart, and a block into `to` [2 if Q6_K, 16, 16].
+// Sums of 16 tokens, from `q` on 32 bytes apart, and a block into `to` [2 if halves have scales, 16, 16].
 template <BlockType kType, int kTile>
 inline void multiply(const int8_t* q, const int8_t* codes, int32_t* to) {
   static_assert(kTile == 0 || kTile == 1);
@@ -58,7 +58,7 @@ inline void multiply(const int8_t* q, const int8_t* codes, int32_t* to) {
     if (tile == 2) _tile_stored(2, to + 256, 64);
     if (tile == 3) _tile_stored(3, to + 256, 64);
   };
-  if constexpr (kType == BlockType::kQ6_K) {
+  if constexpr (scales_halves(kType)) {
     _tile_loadd(6, q, 32);
     _tile_loadd(7, codes, 64);
     if constexpr (kTile == 0) {
@@ -98,8 +98,7 @@ inline Scales scales_at(const float* p) {
   Scales s{};
   s.d = _mm512_load_ps(p);
   if constexpr (has_minimum(kType)) s.m = _mm512_load_ps(p + 16);
-  if constexpr (kType == BlockType::kQ6_K)
-    s.first = _mm512_load_ps(p + 16), s.second = _mm512_load_ps(p + 32);
+  if constexpr (scales_halves(kType)) s.first = _mm512_load_ps(p + 16), s.second = _mm512_load_ps(p + 32);
   return s;
 }
 
@@ -114,7 +113,7 @@ template <BlockType kType, size_t... kToken>
   const Scales s = scales_at<kType>(scales);
   const auto product = [&](size_t t) {
     const __m512i first = _mm512_load_si512(sums + 16 * t);
-    if constexpr (kType == BlockType::kQ6_K)
+    if constexpr (scales_halves(kType))
       return join_halves(s, first, _mm512_load_si512(sums + 256 + 16 * t));
     else
       return _mm512_cvtepi32_ps(first);
@@ -188,11 +187,20 @@ void panels_amx(
     case BlockType::kQ5_0:
       panels<BlockType::kQ5_0>(w, x, begin, end, y, scratch);
       break;
+    case BlockType::kQ5_1:
+      panels<BlockType::kQ5_1>(w, x, begin, end, y, scratch);
+      break;
     case BlockType::kQ8_0:
       panels<BlockType::kQ8_0>(w, x, begin, end, y, scratch);
       break;
+    case BlockType::kQ3_K:
+      panels<BlockType::kQ3_K>(w, x, begin, end, y, scratch);
+      break;
     case BlockType::kQ4_K:
       panels<BlockType::kQ4_K>(w, x, begin, end, y, scratch);
+      break;
+    case BlockType::kQ5_K:
+      panels<BlockType::kQ5_K>(w, x, begin, end, y, scratch);
       break;
     case BlockType::kQ6_K:
       panels<BlockType::kQ6_K>(w, x, begin, end, y, scratch);

@@ -23,7 +23,7 @@ inline __m512 product(const __m512i* u, const Scales& s, const Activations& x, i
     for (int k = from; k < to; ++k) sum = _mm512_dpbusd_epi32(sum, u[k], four_bytes(q + 4 * k));
     return sum;
   };
-  if constexpr (kType == BlockType::kQ6_K) {
+  if constexpr (scales_halves(kType)) {
     const int half = x.half[at];
     return join_halves(s,
                        sums(_mm512_set1_epi32(-kOffset * half), 0, 4),
@@ -87,10 +87,16 @@ void panels_avx512(const Panels& w, const Activations& x, int64_t begin, int64_t
       return panels<BlockType::kQ4_1>(w, x, begin, end, y);
     case BlockType::kQ5_0:
       return panels<BlockType::kQ5_0>(w, x, begin, end, y);
+    case BlockType::kQ5_1:
+      return panels<BlockType::kQ5_1>(w, x, begin, end, y);
     case BlockType::kQ8_0:
       return panels<BlockType::kQ8_0>(w, x, begin, end, y);
+    case BlockType::kQ3_K:
+      return panels<BlockType::kQ3_K>(w, x, begin, end, y);
     case BlockType::kQ4_K:
       return panels<BlockType::kQ4_K>(w, x, begin, end, y);
+    case BlockType::kQ5_K:
+      return panels<BlockType::kQ5_K>(w, x, begin, end, y);
     case BlockType::kQ6_K:
       return panels<BlockType::kQ6_K>(w, x, begin, end, y);
   }
