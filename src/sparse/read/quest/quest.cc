@@ -14,19 +14,12 @@ namespace {
 
 enum : int { kLo, kHi };        // components
 constexpr int64_t kBlock = 64;  // units that one work item scores
-constexpr int64_t kAhead =
-    4;  // units whose bounds are asked for early: each page's lie apart from the last one's
-
-void ask_for(const char* from, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i);
-}
-
 // One row at work. Its stored units: `full` ones, which have bounds, then perhaps one that is not full yet.
 struct Row {
   int64_t row = 0, full = 0, rest = 0,
           choose = 0;  // rest: tokens of the last unit; choose: full units to read
   bool scored = false;
-  float *score = nullptr, *pos = nullptr, *neg = nullptr;  // [full]; q split by sign, [q_heads, dim]
+  float *score = nullptr, *query = nullptr;  // [full]; SplitQuery::data
 };
 struct Work {  // units [begin, end) of a row
   const Row* row = nullptr;
@@ -165,15 +158,14 @@ class Quest final : public Reader {
     // One key for all heads (MLA): the mean query scores, as 20 bounds a unit would cost what reading it does
     // (methods-dynamic.md 2.2).
     const bool mean = x.v_in_k();
-    const int64_t heads = mean ? 1 : x.q.shape[1], q_size = heads * x.q.shape[2];
+    const int64_t heads = mean ? 1 : x.q.shape[1], dim = x.q.shape[2];
     int64_t n = 0;
     for (Row& r : rows) {
       if (!r.scored) continue;
       r.score = s.scratch.take<float>(r.full).data();
-      r.pos = s.scratch.take<float>(q_size).data(), r.neg = s.scratch.take<float>(q_size).data();
+      r.query = s.scratch.take<float>(heads * split_floats(dim)).data();
       const int64_t token = s.rows.q_start.ptr<int32_t>()[r.row];
-      const float* q = mean ? mean_query(x.q, token, s.scratch) : x.q.at<float>(token);
-      for (int64_t i = 0; i < q_size; ++i) r.pos[i] = q[i] > 0 ? q[i] : 0, r.neg[i] = q[i] > 0 ? 0 : q[i];
+      split_query(mean ? mean_query(x.q, token, s.scratch) : x.q.at<float>(token), dim, heads, dim, r.query);
       n += (r.full + kBlock - 1) / kBlock;
     }
     if (n == 0) return;
@@ -199,33 +191,25 @@ class Quest final : public Reader {
                               b.lo.stride[2],
                               second.stride[2],
                               steps ? float(b.levels) : 0};
-    SplitQuery q;
-    q.kv_heads = int(b.lo.shape[2]), q.group = int(heads) / q.kv_heads, q.dim = int(x.q.shape[2]);
-    const ScoreUnit score_of = score_unit(q.dim);
-    const auto bytes_of_all_heads = [](const TensorView& t) {
-      return (t.shape[2] - 1) * t.stride[2] + t.shape[3] * block_bytes(t.dtype);
-    };
-    const int64_t lo_bytes = bytes_of_all_heads(b.lo), hi_bytes = bytes_of_all_heads(second);
+    const int kv_heads = int(b.lo.shape[2]);
+    const ScoreUnits score_all = score_units(int(dim));
     const KvIndex table = s.kv.past(layer, b.block);
     const int64_t per_page = past.page / c_.unit;
     s.stream.pool().run(n, [&](int64_t w, int) {
       const Row& r = *work[size_t(w)].row;
-      SplitQuery mine = q;
-      mine.pos = r.pos, mine.neg = r.neg;
       const int64_t* runs = table.runs.ptr<int64_t>() + table.start.ptr<int64_t>()[r.row];
       const int64_t offset = table.offset.ptr<int64_t>()[r.row];
-      const auto bounds_of = [&](int64_t u) -> UnitBounds {
+      const int64_t begin = work[size_t(w)].begin, end = work[size_t(w)].end;
+      UnitBounds units[kBlock];
+      for (int64_t u = begin; u < end; ++u) {
         const int64_t id = (run_slot(runs[u / per_page]) + offset) / past.page, item = u % per_page;
-        return {b.lo.at<char>(id, item), second.at<char>(id, item)};
-      };
-      const int64_t end = work[size_t(w)].end;
-      for (int64_t u = work[size_t(w)].begin; u < end; ++u) {
-        if (u + kAhead < end) {
-          const UnitBounds next = bounds_of(u + kAhead);
-          ask_for(next.lo, lo_bytes), ask_for(next.hi, hi_bytes);
-        }
-        r.score[u] = score_of(mine, format, bounds_of(u));
+        units[u - begin] = {b.lo.at<char>(id, item), second.at<char>(id, item)};
       }
+      score_all({r.query, kv_heads, int(heads) / kv_heads, int(dim)},
+                format,
+                units,
+                int(end - begin),
+                r.score + begin);
     });
   }
 

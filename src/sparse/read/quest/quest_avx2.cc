@@ -1,13 +1,18 @@
-// quest_avx2.cc -- the score of a unit with AVX2. The bounds of a KV head are read and widened once for up to
+// quest_avx2.cc -- the scores of units with AVX2. The bounds of a KV head are read and widened once for up to
 // four query heads of its group; the sum of the positive and of the negative part run apart, so that eight
 // multiply-adds are in flight.
 #include <immintrin.h>
 
 #include "sparse/read/quest/score.h"
+//
+#include "sparse/read/quest/ahead.inl"
 
 namespace {
 
+using se::quest::BoundsFormat;
 using se::quest::Narrow;
+using se::quest::SplitQuery;
+using se::quest::UnitBounds;
 
 template <Narrow kType>
 inline __m256 load8(const char* p, int d) {
@@ -25,7 +30,7 @@ inline float sum8(__m256 a) {  // ((0+1)+(2+3)) + ((4+5)+(6+7))
 // sums[r] for kRows query heads of one KV head.
 template <Narrow kLo, Narrow kHi, bool kStep, int kRows>
 inline void score_heads(
-    const float* pos, const float* neg, int dim, const char* lo, const char* hi, float levels, float* sums) {
+    const float* split, int dim, const char* lo, const char* hi, float levels, float* sums) {
   __m256 up[kRows], down[kRows];
   for (int r = 0; r < kRows; ++r) up[r] = down[r] = _mm256_setzero_ps();
   const __m256 top = _mm256_set1_ps(levels);
@@ -34,30 +39,28 @@ inline void score_heads(
     __m256 high = load8<kHi>(hi, d);
     if constexpr (kStep) high = _mm256_add_ps(low, _mm256_mul_ps(top, high));
     for (int r = 0; r < kRows; ++r) {
-      up[r] = _mm256_fmadd_ps(_mm256_loadu_ps(pos + r * dim + d), high, up[r]);
-      down[r] = _mm256_fmadd_ps(_mm256_loadu_ps(neg + r * dim + d), low, down[r]);
+      const float* q = split + (r * dim + d) * 2;
+      up[r] = _mm256_fmadd_ps(_mm256_loadu_ps(q), high, up[r]);
+      down[r] = _mm256_fmadd_ps(_mm256_loadu_ps(q + 8), low, down[r]);
     }
   }
   for (int r = 0; r < kRows; ++r) sums[r] = sum8(_mm256_add_ps(up[r], down[r]));
 }
 
 template <Narrow kLo, Narrow kHi, bool kStep>
-float score(const se::quest::SplitQuery& q,
-            const se::quest::BoundsFormat& f,
-            const se::quest::UnitBounds& b) {
+float score(const SplitQuery& q, const BoundsFormat& f, const UnitBounds& b) {
   float best = 0;
   bool first = true;
   for (int h = 0; h < q.kv_heads; ++h) {
     const char *lo = b.lo + h * f.lo_stride, *hi = b.hi + h * f.hi_stride;
     for (int g = 0; g < q.group;) {
-      const int64_t at = (int64_t(h) * q.group + g) * q.dim;
-      const float *pos = q.pos + at, *neg = q.neg + at;
+      const float* split = q.data + (int64_t(h) * q.group + g) * q.dim * 2;
       float sums[4];
       const int rows = q.group - g < 4 ? q.group - g : 4;
-      if (rows == 4) score_heads<kLo, kHi, kStep, 4>(pos, neg, q.dim, lo, hi, f.levels, sums);
-      if (rows == 3) score_heads<kLo, kHi, kStep, 3>(pos, neg, q.dim, lo, hi, f.levels, sums);
-      if (rows == 2) score_heads<kLo, kHi, kStep, 2>(pos, neg, q.dim, lo, hi, f.levels, sums);
-      if (rows == 1) score_heads<kLo, kHi, kStep, 1>(pos, neg, q.dim, lo, hi, f.levels, sums);
+      if (rows == 4) score_heads<kLo, kHi, kStep, 4>(split, q.dim, lo, hi, f.levels, sums);
+      if (rows == 3) score_heads<kLo, kHi, kStep, 3>(split, q.dim, lo, hi, f.levels, sums);
+      if (rows == 2) score_heads<kLo, kHi, kStep, 2>(split, q.dim, lo, hi, f.levels, sums);
+      if (rows == 1) score_heads<kLo, kHi, kStep, 1>(split, q.dim, lo, hi, f.levels, sums);
       for (int r = 0; r < rows; ++r) {
         best = first || sums[r] > best || sums[r] != sums[r] ? sums[r] : best;
         first = false;
@@ -68,30 +71,38 @@ float score(const se::quest::SplitQuery& q,
   return best;
 }
 
+template <Narrow kLo, Narrow kHi, bool kStep>
+void score_all(const SplitQuery& q, const BoundsFormat& f, const UnitBounds* units, int n, float* out) {
+  for (int i = 0; i < n; ++i) {
+    if (i + kUnitsAhead < n) ask_for_bounds(q, f, units[i + kUnitsAhead]);
+    out[i] = score<kLo, kHi, kStep>(q, f, units[i]);
+  }
+}
+
 }  // namespace
 
 namespace se::quest {
 
-float score_unit_avx2(const SplitQuery& q, const BoundsFormat& f, const UnitBounds& b) {
+void score_units_avx2(
+    const SplitQuery& q, const BoundsFormat& f, const UnitBounds* units, int n, float* out) {
   if (f.levels > 0) {  // a codec's steps are F16
     switch (f.lo) {
       case Narrow::kF32:
-        return score<Narrow::kF32, Narrow::kF16, true>(q, f, b);
+        return score_all<Narrow::kF32, Narrow::kF16, true>(q, f, units, n, out);
       case Narrow::kF16:
-        return score<Narrow::kF16, Narrow::kF16, true>(q, f, b);
+        return score_all<Narrow::kF16, Narrow::kF16, true>(q, f, units, n, out);
       case Narrow::kBF16:
-        return score<Narrow::kBF16, Narrow::kF16, true>(q, f, b);
+        return score_all<Narrow::kBF16, Narrow::kF16, true>(q, f, units, n, out);
     }
   }
   switch (f.lo) {
     case Narrow::kF32:
-      return score<Narrow::kF32, Narrow::kF32, false>(q, f, b);
+      return score_all<Narrow::kF32, Narrow::kF32, false>(q, f, units, n, out);
     case Narrow::kF16:
-      return score<Narrow::kF16, Narrow::kF16, false>(q, f, b);
+      return score_all<Narrow::kF16, Narrow::kF16, false>(q, f, units, n, out);
     case Narrow::kBF16:
-      return score<Narrow::kBF16, Narrow::kBF16, false>(q, f, b);
+      return score_all<Narrow::kBF16, Narrow::kBF16, false>(q, f, units, n, out);
   }
-  return 0;
 }
 
 }  // namespace se::quest

@@ -1,4 +1,5 @@
-// score_ref.cc -- the score of a unit in plain C++: the twin of quest_avx2.cc, any dimension.
+// score_ref.cc -- the scores of units in plain C++: the twin of quest_avx2.cc and quest_avx512.cc, any
+// dimension.
 #include <limits>
 
 #include "base/half.h"
@@ -15,25 +16,29 @@ float read(Narrow type, const char* p, int d) {
 
 float sum_lanes(const float* a) { return ((a[0] + a[1]) + (a[2] + a[3])) + ((a[4] + a[5]) + (a[6] + a[7])); }
 
-}  // namespace
-
-float score_unit_ref(const SplitQuery& q, const BoundsFormat& f, const UnitBounds& b) {
+float score(const SplitQuery& q, const BoundsFormat& f, const UnitBounds& b) {
   float best = -std::numeric_limits<float>::infinity();
   for (int a = 0; a < q.kv_heads * q.group; ++a) {
     const char *lo = b.lo + a / q.group * f.lo_stride, *hi = b.hi + a / q.group * f.hi_stride;
-    const float *pos = q.pos + int64_t(a) * q.dim, *neg = q.neg + int64_t(a) * q.dim;
+    const float* split = q.data + a * split_floats(q.dim);
     float up[8] = {}, down[8] = {};
     for (int d = 0; d < q.dim; ++d) {
       const float low = read(f.lo, lo, d), second = read(f.hi, hi, d);
       const float high = f.levels > 0 ? low + f.levels * second : second;
-      up[d % 8] += pos[d] * high;
-      down[d % 8] += neg[d] * low;
+      up[d % 8] += split[d / 8 * 16 + d % 8] * high;
+      down[d % 8] += split[d / 8 * 16 + d % 8 + 8] * low;
     }
     for (int i = 0; i < 8; ++i) up[i] += down[i];
     const float sum = sum_lanes(up);
     best = a == 0 || sum > best || sum != sum ? sum : best;  // NaN wins: such a unit ranks last
   }
   return best;
+}
+
+}  // namespace
+
+void score_units_ref(const SplitQuery& q, const BoundsFormat& f, const UnitBounds* units, int n, float* out) {
+  for (int i = 0; i < n; ++i) out[i] = score(q, f, units[i]);
 }
 
 }  // namespace se::quest

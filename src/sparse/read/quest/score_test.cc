@@ -19,21 +19,24 @@ struct Case {
   int kv_heads, group, dim;
   DType type;
   std::vector<char> lo, hi;  // [kv_heads, dim]
-  std::vector<float> q, pos, neg;
+  std::vector<float> split;  // the query
 
   // Bounds of keys f32 [tokens, kv_heads, dim].
-  Case(int h, int g, int d, DType t, const float* keys, int64_t tokens, std::vector<float> query)
-      : kv_heads(h), group(g), dim(d), type(t), q(std::move(query)) {
+  Case(int h, int g, int d, DType t, const float* keys, int64_t tokens, const std::vector<float>& query)
+      : kv_heads(h), group(g), dim(d), type(t), split(size_t(h * g * split_floats(d))) {
     lo.resize(size_t(bytes_of(type, h * d))), hi = lo;
     for (int i = 0; i < h; ++i)
       bound_keys(keys + i * d, int64_t(h) * d, tokens, d, type, at(lo, i), at(hi, i));
-    for (float x : q) pos.push_back(x > 0 ? x : 0), neg.push_back(x > 0 ? 0 : x);
+    split_query(query.data(), dim, h * g, dim, split.data());
   }
   char* at(std::vector<char>& v, int head) const { return v.data() + bytes_of(type, int64_t(head) * dim); }
-  float score(ScoreUnit f) {
+  SplitQuery query() const { return {split.data(), kv_heads, group, dim}; }
+  float score(ScoreUnits f) const {
     const int64_t stride = bytes_of(type, dim);
-    const SplitQuery query{pos.data(), neg.data(), kv_heads, group, dim};
-    return f(query, {narrow_of(type), narrow_of(type), stride, stride, 0}, {lo.data(), hi.data()});
+    const UnitBounds unit{lo.data(), hi.data()};
+    float out = 0;
+    f(query(), {narrow_of(type), narrow_of(type), stride, stride, 0}, &unit, 1, &out);
+    return out;
   }
 };
 
@@ -44,6 +47,7 @@ std::vector<float> random(int64_t n, uint64_t seed, float scale = 1) {
   return v;
 }
 bool has_avx2() { return cpu::best_isa() >= cpu::Isa::kAvx2; }
+bool has_avx512() { return cpu::best_isa() >= cpu::Isa::kAvx512; }
 
 TEST(QuestScore, SpecExampleQ1) {  // methods-dynamic.md 2.4
   const float k[4][2][2][3] = {{{{1, 0, -1}, {0, 1, 1}}, {{0, 2, -1}, {1, -1, 0}}},
@@ -53,7 +57,7 @@ TEST(QuestScore, SpecExampleQ1) {  // methods-dynamic.md 2.4
   const std::vector<float> q = {1, 2, -1, -1, 0, 2, 2, -1, 0, 0, 1, -3};
   const float want[] = {6, 5, 8, 8};
   for (int j = 0; j < 4; ++j)
-    EXPECT_EQ(Case(2, 2, 3, DType::kF16, k[j][0][0], 2, q).score(score_unit_ref), want[j]);
+    EXPECT_EQ(Case(2, 2, 3, DType::kF16, k[j][0][0], 2, q).score(score_units_ref), want[j]);
 }
 
 TEST(QuestScore, BoundsAreNeverBelowAnyKeysProduct) {
@@ -64,7 +68,7 @@ TEST(QuestScore, BoundsAreNeverBelowAnyKeysProduct) {
           random(tokens * heads * dim, seed, seed % 2 ? 30 : 1e-6f);  // not representable in the narrow types
       const auto q = random(heads * group * dim, seed + 1000);
       Case c(heads, group, dim, type, keys.data(), tokens, q);
-      const float bound = c.score(score_unit_ref);
+      const float bound = c.score(score_units_ref);
       for (int a = 0; a < heads * group; ++a) {
         for (int t = 0; t < tokens; ++t) {
           double dot = 0, size = 0;
@@ -112,8 +116,41 @@ TEST(QuestScore, Avx2EqualsTheReferenceUpToRounding) {
         const auto keys = random(16 * 3 * dim, uint64_t(dim + group));
         const auto q = random(3 * group * dim, uint64_t(dim));
         Case c(3, group, dim, type, keys.data(), 16, q);
-        const float want = c.score(score_unit_ref);
-        EXPECT_NEAR(c.score(score_unit_avx2), want, 1e-5 * dim);
+        const float want = c.score(score_units_ref);
+        EXPECT_NEAR(c.score(score_units_avx2), want, 1e-5 * dim);
+      }
+    }
+  }
+}
+
+// Several units at a time, odd counts, every group, a unit of NaN among them.
+TEST(QuestScore, Avx512GivesTheBitsOfAvx2) {
+  if (!has_avx512()) GTEST_SKIP() << "no AVX-512";
+  for (DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (int group = 1; group <= 17; ++group) {
+      for (int dim : {8, 64, 136}) {
+        const int heads = 2, n = group % 2 == 0 ? 9 : 6;
+        const int64_t stride = bytes_of(type, dim);
+        const auto q = random(heads * group * dim, uint64_t(group));
+        std::vector<Case> cases;
+        for (int u = 0; u < n; ++u) {
+          auto keys = random(16 * heads * dim, uint64_t(dim + group + 100 * u));
+          if (u == 4) keys[size_t(dim)] = NAN;  // of the second head
+          cases.emplace_back(heads, group, dim, type, keys.data(), 16, q);
+        }
+        std::vector<UnitBounds> units;
+        for (const Case& c : cases) units.push_back({c.lo.data(), c.hi.data()});
+        for (float levels : {0.f, 15.f}) {
+          const Narrow second = levels > 0 ? Narrow::kF16 : narrow_of(type);
+          const BoundsFormat f{narrow_of(type), second, stride, levels > 0 ? 2 * dim : stride, levels};
+          std::vector<float> want(size_t(n), 0.f), got(size_t(n), 1.f);
+          score_units_avx2(cases[0].query(), f, units.data(), n, want.data());
+          score_units_avx512(cases[0].query(), f, units.data(), n, got.data());
+          for (size_t u = 0; u < size_t(n); ++u)
+            EXPECT_TRUE(got[u] == want[u] || (std::isnan(got[u]) && std::isnan(want[u])))
+                << to_string(type) << " " << group << " " << dim << " " << levels << " " << u;
+          EXPECT_TRUE(levels > 0 || std::isnan(got[4]));
+        }
       }
     }
   }
@@ -131,13 +168,16 @@ TEST(QuestScore, StepsOfACodecScoreAsTheirBounds) {
   std::vector<float> both(low);
   both.insert(both.end(), high.begin(), high.end());
   Case exact(heads, group, dim, DType::kF32, both.data(), 2, q);
-  const SplitQuery query{exact.pos.data(), exact.neg.data(), heads, group, dim};
   const BoundsFormat f{Narrow::kF16, Narrow::kF16, 2 * dim, 2 * dim, 15};
   const UnitBounds b{reinterpret_cast<char*>(lo.data()), reinterpret_cast<char*>(step.data())};
-  EXPECT_EQ(score_unit_ref(query, f, b), exact.score(score_unit_ref));
-  if (has_avx2()) {
-    EXPECT_EQ(score_unit_avx2(query, f, b), exact.score(score_unit_avx2));
-  }
+  const auto agree = [&](ScoreUnits score) {
+    float got = 0;
+    score(exact.query(), f, &b, 1, &got);
+    EXPECT_EQ(got, exact.score(score));
+  };
+  agree(score_units_ref);
+  if (has_avx2()) agree(score_units_avx2);
+  if (has_avx512()) agree(score_units_avx512);
 }
 
 TEST(QuestScore, BoundsAndScoresEqualTheOracle) {
@@ -148,8 +188,8 @@ TEST(QuestScore, BoundsAndScoresEqualTheOracle) {
     const std::vector<float> q(queries.begin() + i * 9 * 64, queries.begin() + (i + 1) * 9 * 64);
     for (int u = 0; u < 7; ++u) {
       Case c(3, 3, 64, DType::kF16, &keys[size_t(u * 16 * 3 * 64)], 16, q);
-      EXPECT_NEAR(c.score(score_unit(64)), scores[size_t(i * 7 + u)], 1e-3);
-      EXPECT_NEAR(c.score(score_unit_ref), scores[size_t(i * 7 + u)], 1e-3);
+      EXPECT_NEAR(c.score(score_units(64)), scores[size_t(i * 7 + u)], 1e-3);
+      EXPECT_NEAR(c.score(score_units_ref), scores[size_t(i * 7 + u)], 1e-3);
     }
   }
   for (int unit : {16, 32}) {

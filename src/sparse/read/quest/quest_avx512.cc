@@ -1,0 +1,183 @@
+// quest_avx512.cc -- the scores of units with AVX-512, to the bit those of quest_avx2.cc: the lower eight
+// lanes sum the positive part over the upper bounds, the upper eight the negative part over the lower ones,
+// as split_query lays the query out. Bounds are read and widened once for all query heads of a KV head, up to
+// eight; two units share a query that is read once.
+#pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12 about its own _mm512_undefined_ps
+#include <immintrin.h>
+
+#include "sparse/read/quest/score.h"
+//
+#include "sparse/read/quest/ahead.inl"
+
+namespace {
+
+using se::quest::BoundsFormat;
+using se::quest::Narrow;
+using se::quest::SplitQuery;
+using se::quest::UnitBounds;
+
+inline __m512 join(__m256 a, __m256 b) { return _mm512_insertf32x8(_mm512_castps256_ps512(a), b, 1); }
+
+template <Narrow kType>
+inline __m256 load8(const char* p, int d) {
+  if constexpr (kType == Narrow::kF32) return _mm256_loadu_ps(reinterpret_cast<const float*>(p) + d);
+  const __m128i h = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 2 * d));
+  if constexpr (kType == Narrow::kF16) return _mm256_cvtph_ps(h);
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+
+// Channels d .. d + 7: upper bounds, then lower ones.
+template <Narrow kLo, Narrow kHi, bool kStep>
+inline __m512 load_bounds(const char* lo, const char* hi, int d, __m256 levels) {
+  if constexpr (kStep) {
+    const __m256 low = load8<kLo>(lo, d);
+    return join(_mm256_add_ps(low, _mm256_mul_ps(levels, load8<kHi>(hi, d))), low);
+  }
+  if constexpr (kLo == Narrow::kF32) return join(load8<kHi>(hi, d), load8<kLo>(lo, d));
+  const __m128i high = _mm_loadu_si128(reinterpret_cast<const __m128i*>(hi + 2 * d));
+  const __m256i both = _mm256_inserti128_si256(
+      _mm256_castsi128_si256(high), _mm_loadu_si128(reinterpret_cast<const __m128i*>(lo + 2 * d)), 1);
+  if constexpr (kLo == Narrow::kF16) return _mm512_cvtph_ps(both);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(both), 16));
+}
+
+// ((0+1)+(2+3)) + ((4+5)+(6+7)) of four sums of eight lanes.
+inline __m128 sums4(__m256 a, __m256 b, __m256 c, __m256 d) {
+  const __m256 t = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+  return _mm_add_ps(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1));
+}
+
+// The largest so far by lane, and which lanes have met NaN.
+struct Best {
+  __m128 most = _mm_set1_ps(-__builtin_inff());
+  __mmask8 nan = 0;
+  void add(__m128 x) {
+    nan |= _mm_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    most = _mm_max_ps(most, x);
+  }
+  float get() const {
+    const __m128 two = _mm_max_ps(most, _mm_movehl_ps(most, most));
+    return nan ? __builtin_nanf("") : _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
+  }
+};
+
+// kRows query heads of one KV head with kUnits units.
+template <Narrow kLo, Narrow kHi, bool kStep, int kRows, int kUnits>
+inline void score_heads(const float* split,
+                        int dim,
+                        const UnitBounds* units,
+                        int64_t lo_at,
+                        int64_t hi_at,
+                        float levels,
+                        Best* best) {
+  __m512 sum[kUnits][kRows];
+#pragma GCC unroll 4
+  for (int u = 0; u < kUnits; ++u) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) sum[u][r] = _mm512_setzero_ps();
+  }
+  const __m256 top = _mm256_set1_ps(levels);
+  for (int d = 0; d < dim; d += 8) {
+    __m512 bounds[kUnits];
+#pragma GCC unroll 4
+    for (int u = 0; u < kUnits; ++u)
+      bounds[u] = load_bounds<kLo, kHi, kStep>(units[u].lo + lo_at, units[u].hi + hi_at, d, top);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const __m512 q = _mm512_loadu_ps(split + (r * dim + d) * 2);
+#pragma GCC unroll 4
+      for (int u = 0; u < kUnits; ++u) sum[u][r] = _mm512_fmadd_ps(q, bounds[u], sum[u][r]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int u = 0; u < kUnits; ++u) {
+    __m256 x[8];
+#pragma GCC unroll 8
+    for (int r = 0; r < 8; ++r) {
+      const __m512 s = sum[u][r < kRows ? r : 0];
+      x[r] = _mm256_add_ps(_mm512_castps512_ps256(s), _mm512_extractf32x8_ps(s, 1));
+    }
+    best[u].add(sums4(x[0], x[1], x[2], x[3]));
+    if constexpr (kRows > 4) best[u].add(sums4(x[4], x[5], x[6], x[7]));
+  }
+}
+
+template <Narrow kLo, Narrow kHi, bool kStep, int kUnits>
+inline void score_some(const SplitQuery& q, const BoundsFormat& f, const UnitBounds* units, float* out) {
+  Best best[kUnits];
+  for (int h = 0; h < q.kv_heads; ++h) {
+    for (int g = 0; g < q.group;) {
+      const float* split = q.data + (int64_t(h) * q.group + g) * q.dim * 2;
+      const int64_t lo = h * f.lo_stride, hi = h * f.hi_stride;
+      const auto some = [&]<int kRows>() {
+        score_heads<kLo, kHi, kStep, kRows, kUnits>(split, q.dim, units, lo, hi, f.levels, best);
+        g += kRows;
+      };
+      switch (q.group - g) {
+        case 1:
+          some.template operator()<1>();
+          break;
+        case 2:
+          some.template operator()<2>();
+          break;
+        case 3:
+          some.template operator()<3>();
+          break;
+        case 4:
+          some.template operator()<4>();
+          break;
+        case 5:
+          some.template operator()<5>();
+          break;
+        case 6:
+          some.template operator()<6>();
+          break;
+        case 7:
+          some.template operator()<7>();
+          break;
+        default:
+          some.template operator()<8>();
+          break;
+      }
+    }
+  }
+  for (int u = 0; u < kUnits; ++u) out[u] = best[u].get();
+}
+
+template <Narrow kLo, Narrow kHi, bool kStep>
+void score_all(const SplitQuery& q, const BoundsFormat& f, const UnitBounds* units, int n, float* out) {
+  int i = 0;
+  for (; i + 2 <= n; i += 2) {
+    for (int u = i + kUnitsAhead; u < i + kUnitsAhead + 2 && u < n; ++u) ask_for_bounds(q, f, units[u]);
+    score_some<kLo, kHi, kStep, 2>(q, f, units + i, out + i);
+  }
+  if (i < n) score_some<kLo, kHi, kStep, 1>(q, f, units + i, out + i);
+}
+
+}  // namespace
+
+namespace se::quest {
+
+void score_units_avx512(
+    const SplitQuery& q, const BoundsFormat& f, const UnitBounds* units, int n, float* out) {
+  if (f.levels > 0) {  // a codec's steps are F16
+    switch (f.lo) {
+      case Narrow::kF32:
+        return score_all<Narrow::kF32, Narrow::kF16, true>(q, f, units, n, out);
+      case Narrow::kF16:
+        return score_all<Narrow::kF16, Narrow::kF16, true>(q, f, units, n, out);
+      case Narrow::kBF16:
+        return score_all<Narrow::kBF16, Narrow::kF16, true>(q, f, units, n, out);
+    }
+  }
+  switch (f.lo) {
+    case Narrow::kF32:
+      return score_all<Narrow::kF32, Narrow::kF32, false>(q, f, units, n, out);
+    case Narrow::kF16:
+      return score_all<Narrow::kF16, Narrow::kF16, false>(q, f, units, n, out);
+    case Narrow::kBF16:
+      return score_all<Narrow::kBF16, Narrow::kBF16, false>(q, f, units, n, out);
+  }
+}
+
+}  // namespace se::quest
