@@ -215,8 +215,10 @@ void run_all(int threads, int repeats, const std::string& only) {
   b.attend("decode 8K, 9 of 3 x 64, f32", exact, 8192, 1);
   b.step("step at 8K, 30 x 9 of 3 x 64, f16", smol, 8192, 30);
   b.step("step at 16K, 24 x 14 of 2 x 64, f16", qwen, 16384, 24);
+  b.step("step at 30K, 24 x 14 of 2 x 64, f16", qwen, 30000, 24);
   b.attend("decode 8K, loader, f16", smol, 8192, 1, 1, true);
   b.attend("decode 256, 9 of 3 x 64, f16", smol, 256, 1);
+  b.attend("decode 512, 14 of 2 x 64, f16", qwen, 512, 1);
   b.attend("decode 8 rows of 2K, f16", smol, 2048, 1, 8);
   b.attend("decode 8K, 32 of 8 x 128, f16", wide, 8192, 1);
   b.attend("chunk 512 alone", smol, 0, 512);

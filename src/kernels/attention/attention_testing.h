@@ -116,7 +116,7 @@ class Scene {
     const int64_t size = block_bytes(s_.dtype), kvh = s_.kv_heads;
     const auto plane = [&](int64_t begin, int64_t dim) {
       TensorView t = TensorView::of(arena_.data() + begin, s_.dtype, {1 << 20, s_.page, kvh, dim});
-      t.stride[0] = 256;
+      t.stride[0] = 256, t.stride[1] = dim * size, t.stride[2] = s_.page * dim * size;  // as KvLayout lays it
       return t;
     };
     part_.planes[0] = plane(0, s_.k_dim);
@@ -154,13 +154,17 @@ class Scene {
       SE_CHECK(end_ <= arena_.bytes(), "the scene has {} bytes for pages", arena_.bytes());
       std::memset(arena_.data() + page_, 0x7f, size_t(end_ - page_));  // poison: NaN or huge
     }
-    const int64_t size = block_bytes(s_.dtype), k_row = s_.kv_heads * s_.k_dim,
-                  v_row = s_.kv_heads * s_.v_dim;
     char* slice = arena_.data() + page_ + layer_ * s_.page_bytes();
-    for (int64_t i = 0; i < n; ++i) {
-      store(slice + (used_ + i) * k_row * size, &x.k[size_t((from + i) * k_row)], k_row);
-      store(slice + (s_.page * k_row + (used_ + i) * v_row) * size, &x.v[size_t((from + i) * v_row)], v_row);
-    }
+    const auto put = [&](const std::vector<float>& from_rows, int64_t dim, char* to) {
+      for (int64_t i = 0; i < n; ++i) {
+        for (int h = 0; h < s_.kv_heads; ++h)
+          store(to + (h * s_.page + used_ + i) * dim * block_bytes(s_.dtype),
+                &from_rows[size_t(((from + i) * s_.kv_heads + h) * dim)],
+                dim);
+      }
+    };
+    put(x.k, s_.k_dim, slice);
+    put(x.v, s_.v_dim, slice + s_.page * s_.kv_heads * s_.k_dim * block_bytes(s_.dtype));
     const int64_t slot = page_ / 256 * s_.page + used_;
     used_ += n;
     return slot;

@@ -171,16 +171,21 @@ void BlockReader::look_ahead(
   if (source_.load || !source_.part || at >= row.extent || at >= to) return;
   const KvIndex& index = source_.part->index;
   const int64_t begin = at - row.base, end = to - row.base;
-  const int64_t unit = index.unit, page = index.page, size = source_.type == RowType::kF32 ? 4 : 2;
-  for (int64_t e = std::max<int64_t>(begin, 0) / unit; e < row.n_runs && e * unit < end; ++e) {
-    const int64_t t0 = std::max<int64_t>(begin - e * unit, 0);
-    const int64_t t1 = std::min(run_tokens(row.runs[e]), end - e * unit);
-    const int64_t slot = run_slot(row.runs[e]) + row.offset + t0;
-    for (int p = 0; p < (values && !source_.v_in_k ? 2 : 1) && t0 < t1; ++p) {
+  const int64_t unit = index.unit, page = index.page;
+  const int planes = values && !source_.v_in_k ? 2 : 1;
+  for (int h = row.kv_head; h < row.kv_head + heads; ++h) {  // in the order in which they are read
+    for (int p = 0; p < planes; ++p) {
       const TensorView& plane = source_.part->planes[size_t(p)];
-      const char* key = plane.at<char>(slot / page, slot % page, row.kv_head);
-      const int64_t bytes = (heads - 1) * plane.stride[2] + plane.shape[3] * size;
-      for (int64_t t = t0; t < t1; ++t, key += plane.stride[1]) ahead.add(key, bytes);
+      const int64_t bytes = plane.shape[3] * plane.stride[3];
+      const bool together = plane.stride[1] == bytes;
+      for (int64_t e = std::max<int64_t>(begin, 0) / unit; e < row.n_runs && e * unit < end; ++e) {
+        const int64_t t0 = std::max<int64_t>(begin - e * unit, 0);
+        const int64_t n = std::min(run_tokens(row.runs[e]), end - e * unit) - t0;
+        const int64_t slot = run_slot(row.runs[e]) + row.offset + t0;
+        const char* key = plane.at<char>(slot / page, slot % page, h);
+        if (together && n > 0) ahead.add(key, n * bytes);
+        for (int64_t t = 0; !together && t < n; ++t, key += plane.stride[1]) ahead.add(key, bytes);
+      }
     }
   }
 }
