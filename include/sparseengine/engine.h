@@ -203,9 +203,10 @@ class Engine {
     int64_t prompt = 0, decode = 0, depth = 0;
     int batch = 1;
     bool synthetic_fill = false;
-    // Files of save_session: the first row at its depth goes into one, the depth comes from one (of this
-    // plan, or of one that computes prompts alike).
-    std::string kv_save, kv_load;
+    std::string kv_save;  // the first row at its depth goes into this file, as of save_session
+    // The depth comes from this session (of this plan, or of one that computes prompts alike), which stays as
+    // it is: rows fork it. 0: it is made.
+    uint64_t from = 0;
   };
   struct BenchResult {
     std::vector<double> seconds;  // one per timed step (decode) or one for the prompt

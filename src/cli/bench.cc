@@ -126,6 +126,13 @@ Status bench(const BenchFlags& f) {
   if (f.repeats < 1) return invalid(format("-r {}: at least 1", f.repeats));
   SE_ASSIGN(const std::unique_ptr<Engine> engine, f.model.open());
   const ModelInfo& info = engine->info();
+  uint64_t from = 0;
+  if (!f.kv.load.empty()) {
+    SE_ASSIGN(const Engine::SavedSession saved, engine->load_session(f.kv.load));
+    if (saved.tokens != f.depths[0])
+      return invalid(format("{}: holds {} tokens, the depth is {}", f.kv.load, saved.tokens, f.depths[0]));
+    from = saved.session;
+  }
   Out out;
   if (!f.json) {
     out.write(format("{}: {:.2f} M parameters, {}, {}; {} threads, {}\n\n",
@@ -153,13 +160,15 @@ Status bench(const BenchFlags& f) {
       for (int batch : f.batches) {
         std::vector<Engine::BenchCase> cases;
         for (int64_t p : f.prompts) {
-          if (p > 0) cases.push_back({plan, p, 0, depth, batch, f.fill == "synthetic", f.kv.save, f.kv.load});
+          if (p > 0) cases.push_back({plan, p, 0, depth, batch, f.fill == "synthetic", f.kv.save, from});
         }
         for (int64_t n : f.decodes) {
-          if (n > 0) cases.push_back({plan, 0, n, depth, batch, f.fill == "synthetic", f.kv.save, f.kv.load});
+          if (n > 0) cases.push_back({plan, 0, n, depth, batch, f.fill == "synthetic", f.kv.save, from});
         }
         for (const Engine::BenchCase& c : cases) {
-          SE_ASSIGN(const Row w, measure(*engine, c, f.repeats));
+          auto measured = measure(*engine, c, f.repeats);
+          if (!measured.ok()) return from != 0 ? measured.status().in(f.kv.load) : measured.status();
+          const Row w = measured.take();
           if (f.json) {
             out.write(json_line(*engine, w, f.explain));
             continue;

@@ -49,21 +49,19 @@ struct Bench {
     return written;
   }
 
-  // The depth from a file: the first row takes it over, the others fork it.
-  Status load(const std::shared_ptr<const Plan>& plan) {
-    std::string note;
-    SE_ASSIGN(const std::unique_ptr<Session> s, e.read_session(c.kv_load, note));
+  // The depth of every row from a session.
+  Status go_on(const Session& s, const std::shared_ptr<const Plan>& plan) {
     Driver& driver = e.runner->driver();
-    if (s->seq->logical() != c.depth)
-      return invalid(format("{}: holds {} tokens, the depth is {}", c.kv_load, s->seq->logical(), c.depth));
-    if (s->plan->text != plan->text && !Driver::can_attach(*plan, *s->seq))
+    if (s.seq->logical() != c.depth)
+      return invalid(format("the session holds {} tokens, the depth is {}", s.seq->logical(), c.depth));
+    if (s.plan->text != plan->text && !Driver::can_attach(*plan, *s.seq))
       return invalid(
-          format("{}: holds the KV of {}, which {} cannot go on from", c.kv_load, s->plan->text, plan->text));
+          format("the session holds the KV of {}, which {} cannot go on from", s.plan->text, plan->text));
     for (auto& job : jobs) {
-      if (s->plan->text == plan->text) {
-        SE_ASSIGN(job->seq, driver.fork(*s->seq));
+      if (s.plan->text == plan->text) {
+        SE_ASSIGN(job->seq, driver.fork(*s.seq));
       } else {
-        SE_ASSIGN(job->seq, driver.attach(plan, *s->seq));
+        SE_ASSIGN(job->seq, driver.attach(plan, *s.seq));
       }
       job->seq->start_turn(0, c.decode + 1);
     }
@@ -125,8 +123,15 @@ struct Bench {
       return invalid(format(
           "{} + {} + {} tokens are over the context of {}", c.depth, c.prompt, c.decode, e.info.context));
     if (life == 0) return invalid("nothing to measure: prompt, decode and depth are 0");
+    Session* depth = nullptr;
+    if (c.from != 0) {
+      const auto found = e.sessions.find(c.from);
+      if (found == e.sessions.end()) return not_found(format("there is no session {}", c.from));
+      depth = found->second.get();
+      if (depth->busy || !depth->seq) return invalid("the session has no tokens yet, or a turn is running");
+    }
     e.store->arena().reset_peak();
-    const int64_t live = e.store->arena().live_bytes();
+    const int64_t live = e.store->arena().live_bytes() - (depth ? e.runner->bytes(*depth->seq) : 0);
     for (int b = 0; b < c.batch; ++b) {
       auto job = std::make_unique<Job>();
       job->plan = plan;
@@ -140,8 +145,8 @@ struct Bench {
     SeqView view;
     view.prompt = two ? c.depth : c.depth + c.prompt, view.max_new = two ? 1 : c.decode + 1;
     Cost cost = plan->cost(view);
-    if (!c.kv_load.empty()) {
-      SE_TRY(load(plan));
+    if (depth) {
+      SE_TRY(go_on(*depth, plan));
     } else if (c.depth > 0) {
       SE_TRY(c.synthetic_fill ? fill(c.depth) : prefill(c.depth));
       if (!c.kv_save.empty()) SE_TRY(save());
