@@ -89,6 +89,10 @@ struct KvUsage {
   int64_t dense_bytes = 0;  // what the same tokens would take under `dense`
   double read_tokens = 0;   // mean per decode step and full-attention layer
   double read_ratio = 1;    // of the tokens that dense would read
+  // Of the keys that dense's prompt tiles read, the share that this prompt's did: mean over the
+  // full-attention layers; and by layer, empty where the plan lets prompts read all.
+  double prompt_read_ratio = 1;
+  std::vector<float> prompt_read_by_layer;
 };
 
 struct Usage {

@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -174,6 +175,14 @@ std::string usage_lines(const Answer& a) {
               human_bytes(double(k.peak_bytes)));
   if (steps > 0)
     s += format("; {:.0f} tokens read a step ({:.1f} % of dense)", k.read_tokens, 100 * k.read_ratio);
+  if (!k.prompt_read_by_layer.empty()) {
+    const auto [least, most] =
+        std::minmax_element(k.prompt_read_by_layer.begin(), k.prompt_read_by_layer.end());
+    s += format("\nprompt: {:.1f} % of the keys that dense reads ({:.1f} to {:.1f} % by layer)",
+                100 * k.prompt_read_ratio,
+                100 * *least,
+                100 * *most);
+  }
   return s + "\n";
 }
 

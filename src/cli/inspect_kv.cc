@@ -71,7 +71,9 @@ Status inspect(InspectFlags& f) {
   o["kv"] = {{"resident_bytes", a.usage.kv.resident_bytes},
              {"dense_bytes", a.usage.kv.dense_bytes},
              {"read_tokens", a.usage.kv.read_tokens},
-             {"read_ratio", a.usage.kv.read_ratio}};
+             {"read_ratio", a.usage.kv.read_ratio},
+             {"prompt_read_ratio", a.usage.kv.prompt_read_ratio},
+             {"prompt_read_by_layer", a.usage.kv.prompt_read_by_layer}};
   o["kept"] = ordered_json::array();
   for (auto& [layer, list] : kept) o["kept"].push_back({{"layer", layer}, {"positions", std::move(list)}});
   o["steps"] = ordered_json::array();

@@ -60,7 +60,9 @@ ordered_json usage_json(const Usage& u) {
             {"predicted_peak_bytes", k.predicted_peak_bytes},
             {"dense_bytes", k.dense_bytes},
             {"read_tokens", k.read_tokens},
-            {"read_ratio", k.read_ratio}}}};
+            {"read_ratio", k.read_ratio},
+            {"prompt_read_ratio", k.prompt_read_ratio},
+            {"prompt_read_by_layer", k.prompt_read_by_layer}}}};
 }
 
 ordered_json answer_json(const Request& r, const Answer& a) {

@@ -272,6 +272,16 @@ void Engine::Impl::fill_usage(Job& job) {
   const KvCounters &now = job.seq->counters(), &then = job.counters_before;
   const double steps = double(now.decode_steps - then.decode_steps);
   if (steps > 0) u.read_tokens = double(now.read_tokens - then.read_tokens) / steps / layers;
+  if (!now.prompt.empty()) {
+    double ratios = 0;
+    for (size_t n = 0; n < now.prompt.size(); ++n) {
+      const auto before = n < then.prompt.size() ? then.prompt[n] : KvCounters::PromptReads();
+      const int64_t read = now.prompt[n].read - before.read, seen = now.prompt[n].seen - before.seen;
+      u.prompt_read_by_layer.push_back(seen > 0 ? float(double(read) / double(seen)) : 1.f);
+      if (model_kv.layers[n].kind == LayerKind::kFull) ratios += double(u.prompt_read_by_layer.back());
+    }
+    u.prompt_read_ratio = ratios / layers;
+  }
   if (job.dense_reads > 0)
     u.read_ratio = double(now.read_tokens - then.read_tokens) / layers / job.dense_reads;
 }

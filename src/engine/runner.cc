@@ -129,17 +129,14 @@ Status Runner::run_slices(Job& job, int64_t token_layers, const OnLogits& on_log
 Status Runner::run_layer_major(Job& job, int64_t budget, bool& through) {
   const int layers = model_.shape().layers;
   const int64_t hidden = model_.shape().hidden, prompt = job.slice_tokens;
-  const int64_t least = job.plan->last_chunk;
-  const int64_t step = std::max<int64_t>({budget / layers, least, 16});
+  const int64_t step = std::max<int64_t>(budget / layers, 16);
   const TensorView x = TensorView::of(job.hidden.data(), DType::kF32, {prompt, hidden});
   while (budget > 0 && job.slice_layer < layers) {
     if (job.slice_at == 0 && job.seeded) {
       SE_TRY(slicer_.seed_slice(*job.seq, job.slice_layer, *job.base->seq));
       job.slice_at = job.cached, job.units_done += job.cached;
     }
-    int64_t n = std::min(step, prompt - job.slice_at);
-    const int64_t rest = prompt - job.slice_at - n;
-    if (rest > 0 && rest < least) n += rest;  // the last chunk holds the whole observation window
+    const int64_t n = job.plan->next_slice(job.slice_at, prompt, step);
     SE_TRY(slicer_.begin_slice(*job.seq, job.slice_layer, job.slice_at, n));
     arena_.reset();
     model_.layer(

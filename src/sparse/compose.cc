@@ -41,6 +41,11 @@ void check_specs(const Plan& plan, std::span<const std::string> names) {
            names.back(),
            plan.read_spec.source.size(),
            plan.model.layers.size());
+  SE_CHECK(!plan.prefill || plan.prefill_spec.narrows.size() == plan.model.layers.size(),
+           "{}: {} flags for {} layers",
+           names[3],
+           plan.prefill_spec.narrows.size(),
+           plan.model.layers.size());
 }
 
 void add_model(Fingerprint& f, const ModelKv& model) {
@@ -138,6 +143,15 @@ Status check_model(const ModelKv& model) {
 
 Status check_composition(const Plan& plan, std::span<const std::string> names) {
   check_specs(plan, names);
+  // The narrowed past and the present must be one part. A keeper's prompt is staged in plain pages: it is.
+  if (plan.prefill && plan.store_spec.tail > 0 && plan.keep.empty()) {
+    return unsupported(
+        format("{} takes a prompt's past and present as one row of blocks, but {} holds the newest tokens "
+               "apart from the encoded ones: wanted a store without a ring (dtype, fp8), or a keeper, whose "
+               "prompts lie in plain pages until the pick",
+               names[size_t(plan.owner(*plan.prefill))],
+               names[1]));
+  }
   for (size_t k = 0; k < plan.keep.size(); ++k) {
     const KeeperSpec& spec = plan.keep_specs[k];
     const std::string& keeper = names[size_t(plan.owner(*plan.keep[k]))];
@@ -181,11 +195,13 @@ void add_fingerprints(Plan& plan, std::span<const std::string> names) {
     f.add(names[size_t(plan.owner(stage))]);
     add_fields(f, stage, what);
   };
+  if (plan.prefill) add(state, *plan.prefill, Affects::kState);
   for (const auto& keeper : plan.keep) add(state, *keeper, Affects::kState);
   add(state, *plan.store, Affects::kState);
   plan.state_id = state.value();
 
   Fingerprint read = state;
+  if (plan.prefill) add(read, *plan.prefill, Affects::kReads);
   for (const auto& keeper : plan.keep) add(read, *keeper, Affects::kReads);
   add(read, *plan.store, Affects::kReads);
   if (plan.read) add(read, *plan.read, Affects::kReads);

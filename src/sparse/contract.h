@@ -3,10 +3,10 @@
 // Goals: a stage is one folder; device hooks only enqueue; every mutation is data that the store executes;
 // rows of many plans share a step. Non-goals: model graphs, prefix trees, serving.
 //
-// The driver is the one caller. Per layer:  round K/V to the model's dtype -> write -> as_stored -> select ->
-// parts, attend -> (scores -> pick, where decided by layer);  at commit, when due:  scores -> pick -> keep ->
-// close -> index. Hooks are const: a stage is immutable and shared by all requests that name it; what a
-// sequence owns lives in components.
+// The driver is the one caller. Per layer:  round K/V to the model's dtype -> write -> as_stored -> select
+// (the plan's reader for decode rows, its prefill reader for prompts) -> parts, attend -> (scores -> pick,
+// where decided by layer);  at commit, when due:  scores -> pick -> keep -> close -> index. Hooks are const:
+// a stage is immutable and shared by all requests that name it; what a sequence owns lives in components.
 #pragma once
 #include <array>
 #include <memory>
@@ -49,7 +49,8 @@ struct KvView {
 
 struct KvPicked {       // what a reader asks for: its own tables, never a page table edited in place
   TensorView ordinals;  // i32 [rows, cap] of each run's first token, ascending
-  KvIndex index;  // the same as runs: start is set (row * cap), the reader fills runs, counts and tokens
+  KvIndex index;     // the same as runs: start is set (row * cap), the reader fills runs, counts and tokens
+  BlockList blocks;  // prefill readers only, in place of all the above
 };
 
 struct KeepList {  // i32 [list, cap] ascending; i32 [list]
@@ -150,6 +151,18 @@ class Reader : public Stage {
                       DeviceStep&) const = 0;  // past -> s.picked; decode rows only
   // Most paged tokens a decode step reads of a row that holds `paged` of them, in a layer that narrows.
   virtual int64_t read_tokens(int64_t paged) const = 0;
+};
+
+struct PrefillSpec : StageSpec {
+  std::vector<uint8_t> narrows;  // by layer: 0 reads all
+};
+class PrefillReader : public Stage {
+ public:
+  virtual PrefillSpec spec(const ModelKv&, const CodecSpec&) const = 0;
+  // Prompt rows: which blocks of the past that s.kv and s.codec hold, and of the present behind it, each tile
+  // of queries reads -> s.picked.blocks, in s.scratch. K and V of the present are as they will be attended.
+  // Parts of a view before that past (what a keeper left of earlier turns) are read whole.
+  virtual void select(int layer, const LayerKv&, const Present&, DeviceStep&) const = 0;
 };
 
 enum class KeepScope : uint8_t { kAllLayers, kLayer };  // one kept set for all layers, or one by layer

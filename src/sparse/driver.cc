@@ -325,18 +325,21 @@ void Driver::Impl::attend_family(
       device_step(phase, packed.view, f.list, *f.tables, *plan.store, *plan.store, f.seqs, f.picked, scratch);
   const bool late = !f.decode && plan.store_spec.tail > 0;  // overwrites the ring that this chunk still reads
   AttentionView view;
+  const BlockList* blocks = nullptr;
   if (f.staged) {
     DeviceStep p = device_step(
         phase, packed.view, f.list, *f.staged, *plan.plain, *plan.plain, f.seqs, f.picked, scratch);
     plan.plain->write(layer, present, p);
     if (f.tables->any_past(layer)) plan.store->parts(layer, f.tables->past(layer), view, s);
     plan.plain->parts(layer, f.staged->past(layer), view, p);
+    blocks = select_blocks(f, layer, present, p);
   } else {
     if (!late) plan.store->write(layer, present, s);
     if (plan.store_spec.present_as_stored) plan.store->as_stored(layer, present, s);
     plan.store->parts(layer, select(f, layer, present, s), view, s);
+    blocks = select_blocks(f, layer, present, s);
   }
-  if (!fill) run_parts(f, view, l, present, out, lse);
+  if (!fill) run_parts(f, view, l, present, blocks, out, lse);
   if (f.staged && slice.last && l.kind == LayerKind::kFull) keep_votes(f, l, present);
   if (!f.staged && late) plan.store->write(layer, present, s);
 
@@ -393,12 +396,14 @@ void Driver::Impl::run_parts(Family& f,
                              const AttentionView& view,
                              const LayerKv& l,
                              const Present& present,
+                             const BlockList* blocks,
                              const TensorView& out,
                              const TensorView& lse) {
   int taker = -1;  // of the present: the last part that can
   for (int p = 0; p < view.n; ++p) {
     if (view.parts[size_t(p)].with_present) taker = p;
   }
+  SE_CHECK(!blocks || taker >= 0, "{}: no part takes the blocks of past and present", f.plan->text);
   AttendArgs a;
   a.rows = &packed.view, a.list = f.list, a.q = present.q, a.scale = l.scale, a.scratch = &scratch;
   a.window = l.kind == LayerKind::kWindow ? l.window : 0;
@@ -417,6 +422,7 @@ void Driver::Impl::run_parts(Family& f,
     AttentionPart part = view.parts[size_t(p)];
     if (l.latent()) part.v_in_k = l.v_dim;
     a.present = p == taker ? &present : nullptr;
+    a.blocks = p == taker ? blocks : nullptr;
     attend_into([&] { part.attend(a, part, stream); });
   }
   if (taker >= 0) return;

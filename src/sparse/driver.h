@@ -23,6 +23,12 @@ struct KvCounters {  // counted, not assumed
   int64_t read_tokens = 0;
   int64_t last_read_tokens = 0;           // of the last decode step
   int64_t picks = 0, dropped_tokens = 0;  // sums over layers
+  // By layer, where a prefill reader narrows; of the prompt so far, summed over tiles of queries: the keys
+  // that a tile reads (means not counted) and those up to its last query, which dense would read.
+  struct PromptReads {
+    int64_t read = 0, seen = 0;
+  };
+  std::vector<PromptReads> prompt;
 };
 
 // One sequence under one plan. Owned by the engine; touched by the driver only between begin and commit.

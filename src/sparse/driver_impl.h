@@ -1,5 +1,5 @@
-// sparse/driver_impl.h -- inside of the driver, shared by driver.cc (a step), driver_commit.cc (what follows
-// it) and driver_slices.cc (layer-major prefill).
+// sparse/driver_impl.h -- inside of the driver, shared by driver.cc (a step), driver_prompts.cc (what
+// prompts read), driver_commit.cc (what follows it) and driver_slices.cc (layer-major prefill).
 #pragma once
 #include <map>
 
@@ -88,10 +88,14 @@ struct Driver::Impl {
       Family& f, int layer, const Present& present, const TensorView& out, const TensorView& lse);
   void keep_votes(const Family& f, const LayerKv& layer, const Present& present);
   KvIndex select(Family& f, int layer, const Present& present, DeviceStep& s);
+  // Prompts: what the plan's prefill reader lets the tiles of this layer read, counted; null: all. `s` is the
+  // step of the part that takes the present.
+  const BlockList* select_blocks(Family& f, int layer, const Present& present, const DeviceStep& s);
   void run_parts(Family& f,
                  const AttentionView& view,
                  const LayerKv& layer,
                  const Present& present,
+                 const BlockList* blocks,
                  const TensorView& out,
                  const TensorView& lse);
 

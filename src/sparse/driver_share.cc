@@ -8,7 +8,7 @@ namespace se {
 
 bool Driver::can_attach(const Plan& plan, const PlanSequence& from) {
   return plan.state_id == from.plan().state_id && plan.keep.empty() && plan.store_spec.tail == 0 &&
-         plan.layout->sequence_bytes() == 0 && !from.prefilling() && from.shareable();
+         !plan.prefill && plan.layout->sequence_bytes() == 0 && !from.prefilling() && from.shareable();
 }
 
 Result<std::unique_ptr<PlanSequence>> Driver::attach(std::shared_ptr<const Plan> plan,
@@ -27,8 +27,8 @@ Result<std::unique_ptr<PlanSequence>> Driver::attach(std::shared_ptr<const Plan>
 
 bool Driver::can_seed(const Plan& plan, const PlanSequence& from) {
   const Plan& dense = from.plan();
-  return plan.staging == Staging::kLayer && dense.keep.empty() && !from.prefilling() && from.shareable() &&
-         dense.store->family() == plan.plain->family() &&
+  return plan.staging == Staging::kLayer && !plan.prefill && !dense.prefill && dense.keep.empty() &&
+         !from.prefilling() && from.shareable() && dense.store->family() == plan.plain->family() &&
          std::all_of(plan.model.layers.begin(), plan.model.layers.end(), [](const LayerKv& l) {
            return l.kind == LayerKind::kFull;
          });

@@ -13,7 +13,6 @@ struct LaterStage {
   std::string_view name;
 };
 inline constexpr std::array kLaterStages = {
-    LaterStage{Axis::kPrefill, "flashprefill"},
     LaterStage{Axis::kPrefill, "omnikv_prefill"},
     LaterStage{Axis::kKeep, "adakv"},
     LaterStage{Axis::kKeep, "pyramidkv"},

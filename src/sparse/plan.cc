@@ -36,6 +36,12 @@ Status ask_specs(Plan& plan, std::span<const std::string> names) {
     if (!status) return status.message().starts_with(names[i]) ? status : status.in(names[i]);
   }
   plan.store_spec = plan.store->spec(plan.model);
+  if (plan.prefill) {
+    plan.prefill_spec = plan.prefill->spec(plan.model, plan.store_spec);
+    for (size_t l = 0; l < plan.model.layers.size() && l < plan.prefill_spec.narrows.size(); ++l) {
+      if (plan.model.layers[l].kind != LayerKind::kFull) plan.prefill_spec.narrows[l] = 0;
+    }
+  }
   for (const auto& keeper : plan.keep) plan.keep_specs.push_back(keeper->spec(plan.model, plan.store_spec));
   if (plan.read) {
     plan.read_spec = plan.read->spec(plan.model, plan.store_spec);
@@ -48,6 +54,7 @@ Status ask_specs(Plan& plan, std::span<const std::string> names) {
 
 std::vector<const StageSpec*> all_specs(const Plan& plan) {
   std::vector<const StageSpec*> specs = {&plan.store_spec};
+  if (plan.prefill) specs.push_back(&plan.prefill_spec);
   for (const KeeperSpec& s : plan.keep_specs) specs.push_back(&s);
   if (plan.read) specs.push_back(&plan.read_spec);
   return specs;
@@ -134,6 +141,7 @@ std::vector<KvComponent> components_of(const Plan& plan) {
     if (c.layers.empty()) c.layers = storing;
   }
   add(payload, plan.owner(*plan.store));
+  if (plan.prefill) add(plan.prefill_spec.components, plan.owner(*plan.prefill));
   for (size_t k = 0; k < plan.keep.size(); ++k) add(plan.keep_specs[k].components, plan.owner(*plan.keep[k]));
   if (!plan.read) return components;
 
@@ -177,6 +185,14 @@ std::string canonical_text(std::span<const ChosenStage> chosen, std::span<const 
 
 }  // namespace
 
+int64_t Plan::next_slice(int64_t at, int64_t prompt, int64_t most) const {
+  int64_t n = std::max(most, last_chunk);
+  if (prefill && chunk > 0) n = chunk - at % chunk;
+  n = std::min(n, prompt - at);
+  const int64_t rest = prompt - at - n;
+  return rest > 0 && rest < last_chunk ? n + rest : n;  // the last one holds the whole observation window
+}
+
 int Plan::owner(const Stage& stage) const {
   const auto at = std::find(stages.begin(), stages.end(), &stage);
   SE_CHECK(at != stages.end(), "a stage of another plan than {}", text);
@@ -200,7 +216,7 @@ Result<std::shared_ptr<const Plan>> assemble(std::string_view text,
   plan->text = canonical_text(chosen, printed);
 
   const StageEntry* store = dtype;
-  std::vector<std::string> keepers, reader;
+  std::vector<std::string> prefill, keepers, reader;
   for (ChosenStage& c : chosen) {
     const StageEntry& e = *c.entry;
     switch (e.axis) {
@@ -217,6 +233,9 @@ Result<std::shared_ptr<const Plan>> assemble(std::string_view text,
         reader.emplace_back(e.name);
         break;
       case Axis::kPrefill:
+        plan->prefill = take_as<PrefillReader>(e, std::move(c.stage));
+        prefill.emplace_back(e.name);
+        break;
       case Axis::kPlace:
         return unsupported(
             format("{}: this version has no stages of the axis {}", e.name, to_string(e.axis)));
@@ -227,6 +246,10 @@ Result<std::shared_ptr<const Plan>> assemble(std::string_view text,
 
   std::vector<std::string> names = {"", store->name, dtype->name};
   plan->stages = {nullptr, plan->store.get(), plan->plain.get()};
+  if (plan->prefill) {
+    plan->stages.push_back(plan->prefill.get());
+    names.push_back(prefill[0]);
+  }
   for (size_t k = 0; k < keepers.size(); ++k) {
     plan->stages.push_back(plan->keep[k].get());
     names.push_back(keepers[k]);

@@ -23,6 +23,7 @@ struct Cost {
 
 struct Plan {
   std::string text;                           // canonical
+  std::unique_ptr<PrefillReader> prefill;     // null: prompts read all
   std::vector<std::unique_ptr<Keeper>> keep;  // in order, each narrows the list of the one before
   std::unique_ptr<Codec> store;
   std::unique_ptr<Codec> plain;      // the model's dtype: staged prompts
@@ -32,6 +33,7 @@ struct Plan {
   ModelKv model;
   CodecSpec store_spec;
   std::vector<KeeperSpec> keep_specs;
+  PrefillSpec prefill_spec;                        // meaningful if prefill
   ReaderSpec read_spec;                            // meaningful if read
   std::shared_ptr<const KvLayout> layout;          // of sequences
   std::shared_ptr<const KvLayout> staging_layout;  // kLayer: one layer of plain pages; else null
@@ -44,6 +46,9 @@ struct Plan {
   uint64_t state_id = 0, read_id = 0;  // fingerprints: what made the bytes; what decode reads
 
   int owner(const Stage& stage) const;  // its number in `stages`
+  // Layer-major prompts: tokens of the slice from `at` on, of a turn's prompt of `prompt` tokens: `most`, or
+  // up to the next multiple of the chunk that a prefill reader fixes; never less than the last chunk wants.
+  int64_t next_slice(int64_t at, int64_t prompt, int64_t most) const;
   // Of a turn of request.prompt tokens and at most request.max_new generated ones (the last is never
   // forwarded). From an empty sequence: logical is 0. Continuing: logical counts the tokens forwarded before
   // the turn, and `held` has what is left of them, (paged, tail) by group.

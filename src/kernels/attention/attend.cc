@@ -302,6 +302,7 @@ void check(const AttendArgs& args, const KeySource& s) {
 void attend(const AttendArgs& args, const KeySource& source, Stream& stream) {
   if (args.expanded) return attend_expanded(args, source, stream);
   check(args, source);
+  if (args.blocks) return attend_blocks(args, source, stream);
   Arena own;
   Arena& arena = args.scratch ? *args.scratch : own;
   const Arena::Mark mark = arena.mark();

@@ -1,5 +1,6 @@
 #include "kernels/attention/attention_ref.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -14,6 +15,43 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 struct Keys {  // what one (token, KV head) sees
   std::vector<std::vector<float>> k, v;
   std::vector<int64_t> place;  // linear place; for the present alone j - kv_from
+  std::vector<double> times;   // how often each counts; empty: once
+};
+
+// What args.blocks says of one (row, token, query head).
+struct Chosen {
+  const BlockList* list = nullptr;
+  int64_t listed = 0, item = 0;
+  Chosen(const AttendArgs& args, int64_t row, int64_t token, int64_t q_head, int64_t group, int64_t kv_heads)
+      : list(args.blocks) {
+    if (!list) return;
+    while (args.list.ids.ptr<int32_t>()[listed] != row) ++listed;
+    const int32_t* start = args.rows->q_start.ptr<int32_t>();
+    const int64_t rows = int64_t(start[row + 1] - start[row]) * group, head = q_head / group;
+    const int64_t tiles = (rows + list->tile - 1) / list->tile;
+    SE_CHECK(head < kv_heads, "query head {} of {} KV heads", q_head, kv_heads);
+    item = list->first.ptr<int64_t>()[listed] + head * tiles +
+           ((token - start[row]) * group + q_head % group) / list->tile;
+  }
+  bool reads(int64_t place) const {
+    if (!list) return true;
+    const int32_t* of = list->blocks.at<int32_t>(item);
+    return std::find(of, of + list->counts.ptr<int32_t>()[item], int32_t(place / list->block)) !=
+           of + list->counts.ptr<int32_t>()[item];
+  }
+  void add_means(int head, Keys& keys) const {
+    if (!list || list->mean_counts.empty()) return;
+    keys.times.assign(keys.k.size(), 1.0);
+    for (int32_t i = 0; i < list->mean_counts.ptr<int32_t>()[item]; ++i) {
+      const int64_t b = list->mean_blocks.at<int32_t>(item)[i];
+      const auto row_of = [&](const TensorView& t) {
+        const float* x = t.at<float>(listed, head, b);
+        return std::vector<float>(x, x + t.shape[3]);
+      };
+      keys.k.push_back(row_of(list->mean_k)), keys.v.push_back(row_of(list->mean_v));
+      keys.times.push_back(double(list->block));
+    }
+  }
 };
 
 std::vector<float> plain_row(const TensorView& plane, int64_t page, int64_t slot, int head) {
@@ -57,6 +95,7 @@ Keys gather(const AttendArgs& args,
             int64_t row,
             int64_t token,
             int head,
+            const Chosen& chosen,
             bool values) {
   Keys keys;
   const int32_t* pos = args.rows->pos.ptr<int32_t>();
@@ -72,7 +111,7 @@ Keys gather(const AttendArgs& args,
       const int64_t slot = run_slot(run) + (x.offset.empty() ? 0 : x.offset.ptr<int64_t>()[r]);
       for (int64_t t = 0; t < run_tokens(run); ++t) {
         extent = base + e * x.unit + t + 1;
-        if (extent <= low) continue;
+        if (extent <= low || !chosen.reads(extent - 1)) continue;
         keys.k.push_back(loaded_row(*part, k_dim, v_dim, load, slot + t, head, false));
         if (values) keys.v.push_back(loaded_row(*part, k_dim, v_dim, load, slot + t, head, true));
         keys.place.push_back(extent - 1);
@@ -82,6 +121,7 @@ Keys gather(const AttendArgs& args,
   if (!args.present) return keys;
   const TensorView &k = args.present->k, &v = args.present->v;
   for (int64_t j = std::max(first, first + low - extent); j <= token; ++j) {
+    if (!chosen.reads(extent + j - first)) continue;
     keys.k.emplace_back(k.at<float>(j, head), k.at<float>(j, head) + k.shape[2]);
     if (values) keys.v.emplace_back(v.at<float>(j, head), v.at<float>(j, head) + v.shape[2]);
     keys.place.push_back(extent + j - first);
@@ -117,7 +157,9 @@ void attend(const AttendArgs& args,
             cpu::LoadTile load) {
   const int64_t group = args.q.shape[1] / kv_heads;
   for_each_query(args, [&](int64_t row, int64_t token, int64_t head) {
-    const Keys keys = gather(args, part, k_dim, v_dim, kv_heads, load, row, token, int(head / group), true);
+    const Chosen chosen(args, row, token, head, group, kv_heads);
+    Keys keys = gather(args, part, k_dim, v_dim, kv_heads, load, row, token, int(head / group), chosen, true);
+    chosen.add_means(int(head / group), keys);
     std::vector<double> s(keys.k.size()), sum(size_t(args.out.shape[2]), 0.0);
     double top = -kInf, total = 0;
     for (size_t j = 0; j < s.size(); ++j) {
@@ -125,7 +167,7 @@ void attend(const AttendArgs& args,
       top = std::max(top, s[j]);
     }
     for (size_t j = 0; j < s.size(); ++j) {
-      const double w = std::exp(s[j] - top);
+      const double w = std::exp(s[j] - top) * (keys.times.empty() ? 1.0 : keys.times[j]);
       total += w;
       for (size_t d = 0; d < sum.size(); ++d) sum[d] += w * double(keys.v[j][d]);
     }
@@ -138,10 +180,12 @@ void attend(const AttendArgs& args,
 
 void logits(const AttendArgs& args, const AttentionPart* part, int k_dim, int kv_heads, cpu::LoadTile load) {
   AttendArgs only = args;
+  only.blocks = nullptr;
   if (part) only.present = nullptr;
   const int64_t group = args.q.shape[1] / kv_heads;
   for_each_query(only, [&](int64_t row, int64_t token, int64_t head) {
-    const Keys keys = gather(only, part, k_dim, 0, kv_heads, load, row, token, int(head / group), false);
+    const Chosen all(only, row, token, head, group, kv_heads);
+    const Keys keys = gather(only, part, k_dim, 0, kv_heads, load, row, token, int(head / group), all, false);
     for (size_t j = 0; j < keys.k.size(); ++j)
       *args.logits.at<float>(token, head, keys.place[j]) =
           float(dot(args.q.at<float>(token, head), keys.k[j]));

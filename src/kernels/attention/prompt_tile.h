@@ -2,7 +2,7 @@
 // matrix tiles (AMX). Internal to this folder; plain types only: prompt_tile_amx.cc shares no inline code
 // with baseline files.
 //
-// Numbers: queries and weights go in as three BF16 pieces of eight bits each, keys and values as many as
+// Numbers, AMX: queries and weights go in as three BF16 pieces of eight bits each, keys and values as many as
 // their bits need (BF16 one, F16 two, F32 three), cut off one after the other, so that the pieces add up to
 // the number exactly. Of the products those below 2^-24 of the first are left out; sums are F32. The error is
 // that of F32 dots, not of BF16 ones.
@@ -40,9 +40,12 @@ struct PromptCore {
   void (*end_split)(const PromptTile& tile);  // after the last block of every split
   // out[r]: f32 [v_dim]; lse[r]. Nothing seen: zeros and -inf.
   void (*finish)(const PromptTile& tile, float* const* out, float* const* lse);
+  bool as_they_lie = true;  // plain keys are taken where they lie, of any row type; else widened by the walk
 };
 
 extern const PromptCore kPromptAmx;
+// The rows of a tile as attention_core() attends them, bit for bit: for block lists where there are no tiles.
+extern const PromptCore kPromptRowByRow;
 const PromptCore* prompt_core();  // of isa(); null: none, prompts go as decode rows do
 
 }  // namespace se::cpu

@@ -54,6 +54,21 @@ struct Present {  // this step's tokens in one layer
   bool v_in_k() const { return !k.empty() && v.data == k.data; }
 };
 
+// Prompts: which blocks of keys each tile of queries reads. Block b holds the linear places [b * block,
+// (b + 1) * block) of the part and the present that goes on behind it. A tile is `tile` packed query rows of
+// one KV head: packed row r is query head r % group of that head's group, of the row's token r / group. Item
+// first[i] + kv_head * tiles + t is tile t of the i-th listed row, of tiles = ceil(tokens * group / tile).
+struct BlockList {
+  int block = 128, tile = 128;
+  TensorView first;   // i64 [list]
+  TensorView counts;  // i32 [items] blocks that an item reads
+  TensorView blocks;  // i32 [items, cap] ascending
+  // Of those it leaves out, the blocks that count as `block` tokens with their mean key and value: full ones
+  // before the tile's first query. Empty tensors: none.
+  TensorView mean_counts, mean_blocks;  // as counts, blocks
+  TensorView mean_k, mean_v;            // f32 [list, kv_heads, blocks, dim]
+};
+
 struct AttentionPart;
 // One pass of attention of the rows in `list` over one part. Row r's tokens see, in this order, the part's
 // tokens and, if `present` is set, the present tokens kv_from[r] .. its own, included.
@@ -66,9 +81,10 @@ struct AttendArgs {
   // MLA, prompts: q and out are in head space, the keys of part and present are latent and are expanded on
   // the way (latent.h). Null: all is in the space of stored keys.
   const LayerKv* expanded = nullptr;
-  const Present* present = nullptr;  // set when the part takes the present in the same pass
-  TensorView out;                    // f32 [tokens, q_heads, v_dim]  normalised in the part; empty row: 0
-  TensorView lse;                    // f32 [tokens, q_heads]         natural log; empty row: -inf
+  const Present* present = nullptr;   // set when the part takes the present in the same pass
+  const BlockList* blocks = nullptr;  // prompts: the key blocks that are read; null: all that a query sees
+  TensorView out;                     // f32 [tokens, q_heads, v_dim]  normalised in the part; empty row: 0
+  TensorView lse;                     // f32 [tokens, q_heads]         natural log; empty row: -inf
   TensorView logits;  // AttentionPart::logits: f32 [tokens, q_heads, cap], q.k (unscaled) of token
                       // t of run e at e * unit + t; entries past the row's tokens are left alone
   Arena* scratch = nullptr;

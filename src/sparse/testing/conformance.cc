@@ -28,6 +28,10 @@ std::string small_stage(const StageEntry& entry, const ModelKv& model, bool unli
   if (every > 0 && !names.fields.count("every")) return {};
   std::map<std::string, int64_t> values{
       {"budget", unlimited ? 4096 : 64}, {"sink", 4}, {"recent", 16}, {"window", 8}, {"dense_layers", 1}};
+  if (entry.axis == Axis::kPrefill) {  // counts of blocks; a threshold of 0 reads all
+    values = {{"sink", 1}, {"window", 1}, {"last", 1}, {"block", 16}, {"min_len", 24}, {"dense_layers", 1}};
+    values["threshold"] = unlimited ? 0 : 1;
+  }
   if (every > 0) values["every"] = every;
   const auto text = [&] {
     std::string s;
@@ -44,7 +48,7 @@ std::string small_stage(const StageEntry& entry, const ModelKv& model, bool unli
 
 std::vector<Composition> compositions(const ModelKv& model) {
   std::map<Axis, std::vector<std::array<std::string, 2>>> by_axis;  // {small, unlimited}
-  for (Axis a : {Axis::kKeep, Axis::kStore, Axis::kRead}) by_axis[a].push_back({"", ""});
+  for (Axis a : {Axis::kPrefill, Axis::kKeep, Axis::kStore, Axis::kRead}) by_axis[a].push_back({"", ""});
   for (const StageEntry* e : stage_entries()) {
     by_axis[e->axis].push_back({small_stage(*e, model, false), small_stage(*e, model, true)});
     if (const std::string s = small_stage(*e, model, false, 16); !s.empty())
@@ -58,15 +62,15 @@ std::vector<Composition> compositions(const ModelKv& model) {
     return s.empty() ? "dense" : s;
   };
   std::vector<Composition> out;
-  for (const auto& keep : by_axis[Axis::kKeep]) {
-    for (const auto& store : by_axis[Axis::kStore]) {
-      for (const auto& read : by_axis[Axis::kRead]) {
-        Composition c{join({keep[0], store[0], read[0]}),
-                      join({keep[1], store[1], read[1]}),
-                      join({keep[1], store[1]}),
-                      !keep[0].empty(),
-                      !read[0].empty()};
-        if (parse_plan(c.text, model).ok()) out.push_back(std::move(c));
+  for (const auto& prefill : by_axis[Axis::kPrefill]) {
+    for (const auto& keep : by_axis[Axis::kKeep]) {
+      for (const auto& store : by_axis[Axis::kStore]) {
+        for (const auto& read : by_axis[Axis::kRead]) {
+          Composition c{join({prefill[0], keep[0], store[0], read[0]}),
+                        join({prefill[1], keep[1], store[1], read[1]}),
+                        join({keep[1], store[1]})};
+          if (parse_plan(c.text, model).ok()) out.push_back(std::move(c));
+        }
       }
     }
   }

@@ -11,15 +11,15 @@
 
 namespace se::testing {
 
-// Text of a stage with numbers that fit rows of a few hundred tokens: budget, sink, recent, window and
-// dense_layers, where it has such fields; a group that divides the model's heads. unlimited: a budget over
-// any row. every > 0: sets that field; empty if the stage has none.
+// Text of a stage with numbers that fit rows of a few hundred tokens: budget, sink, recent, window,
+// block, last, min_len and dense_layers, where it has such fields; a group that divides the model's heads.
+// unlimited: a budget over any row, a threshold of 0. every > 0: sets that field; empty if the stage has
+// none.
 std::string small_stage(const StageEntry& entry, const ModelKv& model, bool unlimited, int64_t every = 0);
 
 struct Composition {
   std::string text, unlimited;  // as small_stage makes them
-  std::string baseline;         // unlimited, without its reader
-  bool keeps = false, reads = false;
+  std::string baseline;         // unlimited, without its readers
 };
 // Every stage alone, and every legal sum of one stage per axis.
 std::vector<Composition> compositions(const ModelKv& model);

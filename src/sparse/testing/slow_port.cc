@@ -60,6 +60,8 @@ void SlowPort::attend(int layer,
                       Stream&) {
   const LayerKv& l = kv_.layers[size_t(layer)];
   auto &keys = keys_[size_t(layer)], &values = values_[size_t(layer)];
+  const size_t begin = keys.size();
+  queries_.assign(size_t(q.shape[0]), {});
   for (int64_t t = 0; t < q.shape[0]; ++t) {
     const size_t position = keys.size();
     std::vector<Row> k_now, v_now;
@@ -78,27 +80,40 @@ void SlowPort::attend(int layer,
       }
     }
     keys.push_back(k_now), values.push_back(v_now);
-    const size_t group = size_t(l.q_heads) / k_now.size();
     for (int a = 0; a < l.q_heads; ++a) {
       Row query = row_of(q, t, a, l.q_dim());
       normalise(query, l.qk.q_norm, double(l.qk.eps));
       rotate(query, l.latent() ? size_t(l.w_uk.shape[1]) : 0, l.qk, position);
-      const size_t head = size_t(a) / group;
-      std::vector<size_t> seen;
-      for (size_t j = 0; j <= position; ++j)
-        if (l.kind != LayerKind::kWindow || position - j < size_t(l.window)) seen.push_back(j);
+      queries_[size_t(t)].push_back(query);
+    }
+  }
+  for (int64_t t = 0; t < q.shape[0]; ++t) {
+    for (int a = 0; a < l.q_heads; ++a) {
+      const std::vector<Column> seen = columns(layer, size_t(t), a, begin + size_t(t));
       Row p;
-      for (size_t j : seen) p.push_back(double(l.scale) * dot(query, keys[j][head]));
+      for (const Column& c : seen) p.push_back(double(l.scale) * dot(queries_[size_t(t)][size_t(a)], *c.k));
       const double top = *std::max_element(p.begin(), p.end());
       double sum = 0;
-      for (double& x : p) sum += x = std::exp(x - top);
+      for (size_t i = 0; i < p.size(); ++i) sum += p[i] = seen[i].times * std::exp(p[i] - top);
       for (int64_t d = 0; d < l.out_dim(); ++d) {
         double o = 0;
-        for (size_t i = 0; i < seen.size(); ++i) o += p[i] * values[seen[i]][head][size_t(d)];
+        for (size_t i = 0; i < seen.size(); ++i) o += p[i] * (*seen[i].v)[size_t(d)];
         out.ptr<float>()[t * out.shape[1] + a * l.out_dim() + d] = float(o / sum);
       }
     }
   }
+}
+
+std::vector<SlowPort::Column> SlowPort::columns(int layer, size_t, int a, size_t position) {
+  const LayerKv& l = kv_.layers[size_t(layer)];
+  const auto &keys = keys_[size_t(layer)], &values = values_[size_t(layer)];
+  const size_t head = size_t(a) / (size_t(l.q_heads) / keys[0].size());
+  std::vector<Column> seen;
+  for (size_t j = 0; j <= position; ++j) {
+    if (l.kind != LayerKind::kWindow || position - j < size_t(l.window))
+      seen.push_back({&keys[j][head], &values[j][head]});
+  }
+  return seen;
 }
 
 }  // namespace se::testing

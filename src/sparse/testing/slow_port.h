@@ -8,7 +8,7 @@
 
 namespace se::testing {
 
-class SlowPort final : public AttentionPort {
+class SlowPort : public AttentionPort {
  public:
   explicit SlowPort(ModelKv kv) : kv_(std::move(kv)), keys_(kv_.layers.size()), values_(kv_.layers.size()) {}
   // Positions go on where the layer's last call ended. K and V are not rounded: for models of dtype F32.
@@ -19,10 +19,19 @@ class SlowPort final : public AttentionPort {
               const TensorView& out,
               Stream& stream) override;
 
- private:
+ protected:
   using Row = std::vector<double>;
+  struct Column {  // what a query attends: a key and a value that count `times`
+    const Row *k, *v;
+    double times = 1;
+  };
+  // Of query head a of token t of this call, whose position is `position`. Here: what the layer's kind lets
+  // it see.
+  virtual std::vector<Column> columns(int layer, size_t t, int a, size_t position);
+
   ModelKv kv_;
   std::vector<std::vector<std::vector<Row>>> keys_, values_;  // [layer][token][head of the keys as attended]
+  std::vector<std::vector<Row>> queries_;                     // of this call [token][head]
 };
 
 }  // namespace se::testing

@@ -157,8 +157,7 @@ std::vector<float> Player::prefill(PlanSequence& seq,
   if (plan.staging == Staging::kLayer) {
     for (int l = 0; l < model_.layers(); ++l) {
       for (int64_t at = 0; at < n;) {
-        int64_t m = std::min(std::max(chunk, plan.last_chunk), n - at);
-        if (n - at - m > 0 && n - at - m < plan.last_chunk) m = n - at;
+        const int64_t m = plan.next_slice(at, n, chunk);
         must(slicer_->begin_slice(seq, l, at, m));
         model_.layer(l, rows(at, m), *slicer_, stream_);
         must(slicer_->end_slice());
