@@ -62,6 +62,7 @@ void set_channel_0(void* arena,
                    int64_t page_bytes,
                    const float* value,
                    cuda::Stream& stream);
+float e4m3_to_f32(uint8_t code);                // host
 float random_float(uint64_t seed, uint64_t i);  // host: uniform in [-1, 1)
 
 template <typename T>
@@ -95,6 +96,12 @@ void linear_checks(Bench& bench);
 void linear_cases(Bench& bench);
 void moe_checks(Bench& bench);
 void moe_cases(Bench& bench);
+void block_gemm_checks(Bench& bench);  // dense products of prompts: FP8, 16-bit
+void block_gemm_cases(Bench& bench);
+void gemm_checks(Bench& bench);
+void gemm_cases(Bench& bench);
+void moe_prompt_checks(Bench& bench);
+void moe_prompt_cases(Bench& bench);
 void small_checks(Bench& bench);  // norms, RoPE and KV write, argmax
 void small_cases(Bench& bench);
 void layer_cases(Bench& bench);  // the chained decode layers

@@ -1,7 +1,7 @@
 // sparse-engine-kbench: checks and times the CUDA kernels.
 //   --check      checks only: small shapes, fit for compute-sanitizer
 //   --repeats N  (default 50)       --op NAME: read attention prefill blocks latent quest topk linear moe
-//   small layer      --device cuda:N
+//   block_gemm gemm moe_prompt small layer      --device cuda:N
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -148,6 +148,9 @@ int run(int argc, char** argv) {
                          {"topk", topk_checks, topk_cases},
                          {"linear", linear_checks, linear_cases},
                          {"moe", moe_checks, moe_cases},
+                         {"block_gemm", block_gemm_checks, block_gemm_cases},
+                         {"gemm", gemm_checks, gemm_cases},
+                         {"moe_prompt", moe_prompt_checks, moe_prompt_cases},
                          {"small", small_checks, small_cases},
                          {"layer", nullptr, layer_cases}};
   for (const Op& o : kOps)

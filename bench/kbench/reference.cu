@@ -2,6 +2,7 @@
 #include <cuda_fp8.h>
 
 #include "kbench/reference.h"
+#include "kbench/softmax.cuh"
 
 namespace se::kbench {
 namespace {
@@ -78,20 +79,7 @@ __global__ void attend(DecodeParams p,
     s[i] = slot >= 0 ? dot * double(p.scale) : -INFINITY;
     top = fmax(top, s[i]);
   }
-  shared[tid] = top;
-  __syncthreads();
-  for (int i = 0; i < int(blockDim.x); ++i) top = fmax(top, shared[i]);
-  __syncthreads();
-  double total = 0;
-  for (int64_t i = tid; i < all; i += blockDim.x) {
-    s[i] = top == -INFINITY ? 0 : exp(s[i] - top);
-    total += s[i];
-  }
-  shared[tid] = total;
-  __syncthreads();
-  total = 0;
-  for (int i = 0; i < int(blockDim.x); ++i) total += shared[i];
-  __syncthreads();
+  const auto [most, total] = softmax(s, all, top, shared);
   const int parts = blockDim.x / dim, d = tid % dim;
   double acc = 0;
   for (int64_t i = tid / dim; i < all; i += parts) {
@@ -106,7 +94,7 @@ __global__ void attend(DecodeParams p,
     for (int i = 1; i < parts; ++i) acc += shared[tid + i * dim];
     const int64_t at = int64_t(which ? place : token) * q_heads + q_head;
     out[at * dim + d] = total > 0 ? acc / total : 0;
-    if (d == 0) lse[at] = total > 0 ? top + log(total) : -INFINITY;
+    if (d == 0) lse[at] = total > 0 ? most + log(total) : -INFINITY;
   }
 }
 

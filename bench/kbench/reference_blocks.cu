@@ -2,6 +2,7 @@
 #include <cuda_bf16.h>
 
 #include "kbench/reference.h"
+#include "kbench/softmax.cuh"
 
 namespace se::kbench {
 namespace {
@@ -131,20 +132,7 @@ __global__ void attend(DecodeParams p,
                : -INFINITY;
     top = fmax(top, l[i]);
   }
-  shared[tid] = top;
-  __syncthreads();
-  for (int i = 0; i < int(blockDim.x); ++i) top = fmax(top, shared[i]);
-  __syncthreads();
-  double total = 0;
-  for (int i = tid; i < all; i += blockDim.x) {
-    l[i] = top == -INFINITY ? 0 : exp(l[i] - top);
-    total += l[i];
-  }
-  shared[tid] = total;
-  __syncthreads();
-  total = 0;
-  for (int i = 0; i < int(blockDim.x); ++i) total += shared[i];
-  __syncthreads();
+  const auto [most, total] = softmax(l, all, top, shared);
   const int d = tid % kDim;
   double acc = 0;
   for (int i = tid / kDim; i < all; i += blockDim.x / kDim)
@@ -155,7 +143,7 @@ __global__ void attend(DecodeParams p,
     acc += shared[tid + kDim];
     const int64_t at = int64_t(place) * q_heads + q_head;
     out[at * kDim + d] = total > 0 ? acc / total : 0;
-    if (d == 0) lse[at] = total > 0 ? top + log(total) : -INFINITY;
+    if (d == 0) lse[at] = total > 0 ? most + log(total) : -INFINITY;
   }
 }
 

@@ -2,6 +2,7 @@
 #include <cuda_bf16.h>
 
 #include "kbench/reference.h"
+#include "kbench/softmax.cuh"
 
 namespace se::kbench {
 namespace {
@@ -35,19 +36,7 @@ __global__ void attend(
     l[i] = there ? dot * double(p.scale) : -INFINITY;
     top = fmax(top, l[i]);
   }
-  shared[tid] = top;
-  __syncthreads();
-  for (int i = 0; i < int(blockDim.x); ++i) top = fmax(top, shared[i]);
-  __syncthreads();
-  double total = 0;
-  for (int i = tid; i < all; i += blockDim.x) {
-    l[i] = top == -INFINITY ? 0 : exp(l[i] - top);
-    total += l[i];
-  }
-  shared[tid] = total;
-  __syncthreads();
-  total = 0;
-  for (int i = 0; i < int(blockDim.x); ++i) total += shared[i];
+  const auto [most, total] = softmax(l, all, top, shared);
   const int64_t place = int64_t(token) * p.group + head;
   for (int d = tid; d < value; d += blockDim.x) {
     double acc = 0;
@@ -55,7 +44,7 @@ __global__ void attend(
       if (l[i] > 0) acc += l[i] * at(i, d);
     out[place * value + d] = total > 0 ? acc / total : 0;
   }
-  if (tid == 0) lse[place] = total > 0 ? top + log(total) : -INFINITY;
+  if (tid == 0) lse[place] = total > 0 ? most + log(total) : -INFINITY;
 }
 
 }  // namespace

@@ -19,14 +19,13 @@ Encode find_encode() {  // through the runtime: nothing links against the driver
   return reinterpret_cast<Encode>(found);
 }
 
-}  // namespace
-
-CUtensorMap tensor_map(const void* base,
-                       int bytes,
-                       const std::array<int64_t, 5>& shape,
-                       const std::array<int64_t, 4>& stride,
-                       const std::array<int, 5>& box,
-                       const std::array<int, 5>& step) {
+CUtensorMap make(CUtensorMapDataType type,
+                 CUtensorMapSwizzle swizzle,
+                 const void* base,
+                 const std::array<int64_t, 5>& shape,
+                 const std::array<int64_t, 4>& stride,
+                 const std::array<int, 5>& box,
+                 const std::array<int, 5>& step) {
   static const Encode encode = find_encode();
   cuuint64_t sizes[5], strides[4];
   cuuint32_t boxes[5], steps[5];
@@ -37,7 +36,7 @@ CUtensorMap tensor_map(const void* base,
   }
   alignas(64) CUtensorMap map;
   const CUresult r = encode(&map,
-                            bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8,
+                            type,
                             5,
                             const_cast<void*>(base),
                             sizes,
@@ -45,7 +44,7 @@ CUtensorMap tensor_map(const void* base,
                             boxes,
                             steps,
                             CU_TENSOR_MAP_INTERLEAVE_NONE,
-                            CU_TENSOR_MAP_SWIZZLE_128B,
+                            swizzle,
                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   SE_CHECK(r == CUDA_SUCCESS,
@@ -61,6 +60,33 @@ CUtensorMap tensor_map(const void* base,
            stride[0],
            int(r));
   return map;
+}
+
+}  // namespace
+
+CUtensorMap tensor_map(const void* base,
+                       int bytes,
+                       const std::array<int64_t, 5>& shape,
+                       const std::array<int64_t, 4>& stride,
+                       const std::array<int, 5>& box,
+                       const std::array<int, 5>& step) {
+  return make(bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8,
+              CU_TENSOR_MAP_SWIZZLE_128B,
+              base,
+              shape,
+              stride,
+              box,
+              step);
+}
+
+CUtensorMap rows_map(const float* base, int64_t n, int64_t rows, int64_t pitch, int box) {
+  return make(CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+              CU_TENSOR_MAP_SWIZZLE_NONE,
+              base,
+              {n, rows, 1, 1, 1},
+              {pitch, pitch * rows, pitch * rows, pitch * rows},
+              {box, 1, 1, 1, 1},
+              {1, 1, 1, 1, 1});
 }
 
 }  // namespace se::cuda

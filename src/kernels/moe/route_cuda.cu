@@ -8,71 +8,13 @@
 #include "device/cuda/mma.cuh"
 #include "device/cuda/rows.cuh"
 #include "device/cuda/stream.h"
+#include "kernels/moe/choose_cuda.cuh"
 #include "kernels/moe/moe_cuda.h"
 
 namespace se::cuda {
 namespace {
 
 constexpr int kBlocks = 8, kWarps = 16, kThreads = kWarps * 32, kStride = kBlocks * kWarps, kMostLoads = 16;
-
-// Greater logits get greater keys; NaN gets 0, which no number has.
-__device__ __forceinline__ uint32_t key_of(float x) {
-  if (x != x) return 0;
-  const uint32_t u = __float_as_uint(x == 0 ? 0.f : x);
-  return u & 0x80000000u ? ~u : u | 0x80000000u;
-}
-__device__ __forceinline__ float logit_of(uint32_t key) {
-  return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
-}
-
-// The pairs of a row, in the order of choice, by one warp: lane l holds logits l + 32 i.
-template <int kOwn>
-__device__ __forceinline__ void choose(const RouteParams& p, int row, const float* logits, int32_t* chosen) {
-  const int lane = threadIdx.x % 32;
-  uint32_t own[kOwn], best[kMoeChosen];
-  int which[kMoeChosen];
-#pragma unroll
-  for (int i = 0; i < kOwn; ++i) own[i] = lane + 32 * i < p.experts ? key_of(logits[lane + 32 * i]) : 0;
-#pragma unroll
-  for (int j = 0; j < kMoeChosen; ++j) {
-    if (j >= p.top_k) break;
-    uint32_t most = 0;
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) most = max(most, own[i]);
-    most = __reduce_max_sync(~0u, most);
-    unsigned at = p.experts;
-#pragma unroll
-    for (int i = kOwn - 1; i >= 0; --i)
-      if (own[i] == most && most != 0) at = lane + 32 * i;
-    at = __reduce_min_sync(~0u, at);
-    best[j] = most, which[j] = most ? int(at) : j;  // nothing but NaN is left: any will do
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i)
-      if (lane + 32 * i == int(at)) own[i] = 0;
-  }
-  const float top = logit_of(best[0]);
-  float all = 0, mine = 0;
-  int expert = 0;
-#pragma unroll
-  for (int j = 0; j < kMoeChosen; ++j) {
-    if (j >= p.top_k) break;
-    const float w = expf(logit_of(best[j]) - top);
-    all += w;
-    if (lane == j) mine = w, expert = which[j];
-  }
-  if (!p.over_chosen) {
-    float rest = 0;
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i)
-      if (own[i] != 0) rest += expf(logit_of(own[i]) - top);
-    for (int d = 16; d > 0; d /= 2) rest += __shfl_xor_sync(~0u, rest, d);
-    all += rest;
-  }
-  if (lane < p.top_k) {
-    p.out.weight[row * p.top_k + lane] = mine / all;
-    p.out.expert[row * p.top_k + lane] = chosen[lane] = expert;
-  }
-}
 
 // Tasks in ascending order of experts, with their pairs; thread e looks after expert e.
 __device__ void list(const RouteParams& p, const int32_t* chosen, int* carry) {
@@ -157,7 +99,9 @@ __global__ __launch_bounds__(kThreads) void route_kernel(const __grid_constant__
   if (blockIdx.x > 0) return;
   if (p.logits)
     for (int i = threadIdx.x; i < p.experts; i += kThreads) p.logits[row * p.experts + i] = logits[i];
-  if (warp == 0) choose<kMany * 4>(p, row, logits, chosen);
+  if (warp == 0)
+    choose<kMany * 4>(logits, p.experts, p.top_k, p.over_chosen, p.out.weight + row * p.top_k, chosen);
+  if (warp == 0 && lane < p.top_k) p.out.expert[row * p.top_k + lane] = chosen[lane];
   __syncthreads();
   if (p.rows > 1) {
     if (threadIdx.x == 0) {
