@@ -104,6 +104,8 @@ void moe_prompt_checks(Bench& bench);
 void moe_prompt_cases(Bench& bench);
 void small_checks(Bench& bench);  // norms, RoPE and KV write, argmax
 void small_cases(Bench& bench);
+void sample_checks(Bench& bench);
+void sample_cases(Bench& bench);
 void layer_cases(Bench& bench);  // the chained decode layers
 
 }  // namespace se::kbench

@@ -21,16 +21,15 @@ constexpr size_t kBlock = 256;
 // both rounded to f32, so that ratios such as 1/2 given as logarithms compare equal.
 class Weigher {
  public:
-  Weigher(const SampleParams& p, float max) : temperature_(p.temperature), max_(max) {
-    if (p.min_p > 0) lowest_ = std::min(0.0f, float(std::log(double(p.min_p))));
-  }
+  Weigher(const SampleParams& p, float max)
+      : temperature_(p.temperature), max_(max), lowest_(sample_detail::lowest_exponent(p.min_p)) {}
   float operator()(float logit) const {
     const float z = (logit - max_) / temperature_;
     return z >= lowest_ ? exp_nonpositive(z) : 0.0f;
   }
 
  private:
-  float temperature_, max_, lowest_ = -87.0f;
+  float temperature_, max_, lowest_;
 };
 
 double sum_of(std::span<const float> weights) {

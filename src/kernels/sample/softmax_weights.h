@@ -2,7 +2,9 @@
 // libm), so that every machine draws the same token and the compiler vectorises the loop at any level.
 // Internal to this folder.
 #pragma once
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 
 namespace se::sample_detail {
@@ -25,6 +27,12 @@ inline float exp_nonpositive(float x) {
   const uint32_t power = (std::bit_cast<uint32_t>(shifted) << 23) + 0x3f800000u;  // n to the exponent field
   const float y = p * std::bit_cast<float>(power);
   return x > -87.0f ? y : 0.0f;
+}
+
+// The least exponent (logit - max) / temperature that keeps its weight; min_p <= 0: all that exp_nonpositive
+// takes.
+inline float lowest_exponent(float min_p) {
+  return min_p > 0 ? std::min(0.0f, float(std::log(double(min_p)))) : -87.0f;
 }
 
 }  // namespace se::sample_detail
