@@ -15,13 +15,17 @@ constexpr int kTileRows = 64;   // query rows (tokens x heads of the group) that
 constexpr int kShortRows = 24;  // up to here the splits of a tile are spread over items
 constexpr int kHeadRows =
     64;  // query rows of a short item, of neighbouring KV heads: memory is read in order
+// A short item has several splits where every thread still gets so many items: the first block of an item is
+// the one that nobody asked for early.
+constexpr int kShares = 16, kMostSplits = 8;
+constexpr int64_t kMergeShares = 4;
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 
 struct Item {
   int64_t row = 0, token = 0, tokens = 0;    // query tokens [token, token + tokens), packed
   int64_t first = 0, split = 0, splits = 0;  // first split that the tile sees; this item's [split, + splits)
-  int64_t partial = -1;                      // first of its partial results; -1: straight to out
-  int kv_head = 0, heads = 1;                // KV heads [kv_head, + heads)
+  int64_t partial = -1;  // of its first split, the next one's are rows of all heads on; -1: straight to out
+  int kv_head = 0, heads = 1;  // KV heads [kv_head, + heads)
 };
 
 struct Pass {
@@ -30,6 +34,7 @@ struct Pass {
   const AttentionCore& core;
   const PromptCore* prompts;  // for the rows of prompts; null: as decode rows
   int group = 1;
+  int threads = 1;
   int64_t rows = 0;           // of the widest item
   int64_t thread_floats = 0;  // of scratch per thread
   float *scratch = nullptr, *partial_out = nullptr, *partial_lse = nullptr;
@@ -51,8 +56,8 @@ struct Pass {
 };
 
 // Calls fn(item) for every tile of the listed rows and every KV head, later tiles of a row first: they see
-// more keys, and the last items on a pool should be short. A short tile comes split by split, each with as
-// many KV heads as fit, as their keys lie; item.partial is set. A long one comes with all its splits.
+// more keys, and the last items on a pool should be short. A short tile comes a few splits at a time, each
+// with as many KV heads as fit, as their keys lie; item.partial is set. A long one comes with all its splits.
 template <typename Fn>
 void for_each_item(const Pass& pass, const Fn& fn) {
   const int32_t* ids = pass.args.list.ids.ptr<int32_t>();
@@ -84,15 +89,16 @@ void for_each_item(const Pass& pass, const Fn& fn) {
         }
         continue;
       }
-      item.splits = 1;
       const int together = alike ? int(std::max<int64_t>(1, kHeadRows / rows)) : 1;
-      for (item.split = item.first; item.split < item.first + most; ++item.split) {
+      const int64_t some = std::clamp<int64_t>(most / (kShares * pass.threads), 1, kMostSplits);
+      for (item.split = item.first; item.split < item.first + most; item.split += item.splits) {
+        item.splits = std::min(some, item.first + most - item.split);
         for (item.kv_head = 0; item.kv_head < heads; item.kv_head += item.heads) {
           item.heads = std::min(together, heads - item.kv_head);
-          item.partial = partial;
+          item.partial = partial + item.kv_head * rows;
           fn(item);
-          partial += rows * item.heads;
         }
+        partial += item.splits * rows * heads;
       }
     }
   }
@@ -143,13 +149,15 @@ int see(const Pass& pass, const Item& item, const KeyBlockView& block, int64_t b
   return first;
 }
 
-// Folds the keys at places [begin, end) into the running softmax of the tile's rows.
+// Folds the keys at places [begin, end) into the running softmax of the tile's rows; those up to `later` are
+// read afterwards.
 void absorb_split(const Pass& pass,
                   const Item& item,
                   const RowKeys& keys,
                   const BlockReader& reader,
                   int64_t begin,
                   int64_t end,
+                  int64_t later,
                   TileWork& w) {
   const int rows = int(item.tokens) * pass.group, kd = int(round_up8(pass.source.k_dim));
   const bool window = pass.args.window > 0;
@@ -158,12 +166,12 @@ void absorb_split(const Pass& pass,
   const int64_t skip = window ? std::max<int64_t>(lowest_place(pass.args, item.token) - begin, 0) : 0;
   const bool few = rows <= pass.core.few_rows;
   for (int64_t b = begin + skip / kKeyBlock * kKeyBlock; b < end; b += kKeyBlock) {
-    const int64_t to = std::min(b + kKeyBlock, end), after = std::min(b + 2 * kKeyBlock, end);
+    const int64_t to = std::min(b + kKeyBlock, end), after = std::min(to + kKeyBlock, later);
     RowKeys head = keys;
     reader.read(head, b, to, item.token + item.tokens, few, true, block);
     const int first = see(pass, item, block, b, w);
     const int32_t* from = window ? w.from + first : nullptr;
-    reader.look_ahead(keys, b + kKeyBlock, after, true, item.heads, ahead);
+    reader.look_ahead(keys, to, after, true, item.heads, ahead);
     for (int h = 0; h < item.heads; ++h) {
       if (h > 0 && reader.steps_to_next_head(block)) {
         reader.next_head(block);
@@ -204,14 +212,16 @@ void run_item(const Pass& pass, const Item& item, int thread) {
     std::fill(w.q + r * kd + source.k_dim, w.q + (r + 1) * kd, 0.f);
   }
   const int64_t split = pass.split_of(item.row), places = pass.places_of(item, keys);
-  for (int64_t s = item.split; s < item.split + item.splits; ++s) {
+  const int64_t last = item.split + item.splits, later = last > places / split ? places : last * split;
+  const bool alone = item.partial >= 0;
+  for (int64_t s = item.split; s < last; ++s) {
     std::fill(w.run.m, w.run.m + all, kMinusInf);
     std::fill(w.run.l, w.run.l + all, 0.f);
     std::fill(w.run.acc, w.run.acc + all * w.run.stride, 0.f);
-    absorb_split(pass, item, keys, reader, s * split, std::min((s + 1) * split, places), w);
+    absorb_split(pass, item, keys, reader, s * split, std::min((s + 1) * split, places), later, w);
     for (int64_t r = 0; r < all; ++r) {
-      const bool alone = item.partial >= 0, first = s == item.split;
-      const int64_t slot = item.partial + r;
+      const bool first = alone || s == item.split;
+      const int64_t slot = item.partial + (s - item.split) * rows * source.kv_heads + r;
       float* out =
           alone ? pass.partial_out + slot * source.v_dim : pass.args.out.at<float>(token_of(r), head_of(r));
       float* lse = alone ? pass.partial_lse + slot : pass.args.lse.at<float>(token_of(r), head_of(r));
@@ -263,19 +273,23 @@ void run_prompt(const Pass& pass, const Item& item, int thread) {
   pass.prompts->finish(tile, out, lse);
 }
 
-// The splits of a short tile, merged in ascending order as a long tile merges its own. `item` is the first
-// split of some heads; the partials of the next one are a row of all heads on.
-void merge_splits(const Pass& pass, const Item& item, int64_t splits) {
+// The splits of a short tile, merged in ascending order as a long tile merges its own: of the `share`th of
+// kMergeShares shares of its rows, which do not wait for each other. `item` holds the first split of some
+// heads.
+void merge_splits(const Pass& pass, const Item& item, int64_t splits, int64_t share) {
   const int64_t rows = item.tokens * pass.group, dim = pass.source.v_dim;
-  for (int64_t r = 0; r < rows * item.heads; ++r) {
-    const int64_t token = item.token + r % rows / pass.group;
-    const int64_t head = (item.kv_head + r / rows) * pass.group + r % pass.group;
-    float *out = pass.args.out.at<float>(token, head), *lse = pass.args.lse.at<float>(token, head);
-    std::memcpy(out, pass.partial_out + (item.partial + r) * dim, size_t(dim) * 4);
-    *lse = pass.partial_lse[item.partial + r];
-    for (int64_t s = 1; s < splits; ++s) {
+  for (int64_t s = 0; s < splits; ++s) {
+    for (int64_t r = share; r < rows * item.heads; r += kMergeShares) {
+      const int64_t token = item.token + r % rows / pass.group;
+      const int64_t head = (item.kv_head + r / rows) * pass.group + r % pass.group;
+      float *out = pass.args.out.at<float>(token, head), *lse = pass.args.lse.at<float>(token, head);
       const int64_t slot = item.partial + s * rows * pass.source.kv_heads + r;
-      pass.core.merge(out, lse, pass.partial_out + slot * dim, pass.partial_lse[slot], int(dim));
+      if (s == 0) {
+        std::memcpy(out, pass.partial_out + slot * dim, size_t(dim) * 4);
+        *lse = pass.partial_lse[slot];
+      } else {
+        pass.core.merge(out, lse, pass.partial_out + slot * dim, pass.partial_lse[slot], int(dim));
+      }
     }
   }
 }
@@ -307,14 +321,14 @@ void attend(const AttendArgs& args, const KeySource& source, Stream& stream) {
   Arena& arena = args.scratch ? *args.scratch : own;
   const Arena::Mark mark = arena.mark();
   Pass pass{args, source, attention_core(), source.v_in_k ? nullptr : prompt_core()};
-  pass.group = int(args.q.shape[1]) / source.kv_heads;
+  pass.group = int(args.q.shape[1]) / source.kv_heads, pass.threads = stream.pool().threads();
   if (pass.group > kPromptRows) pass.prompts = nullptr;
 
   int64_t n_items = 0, n_tiles = 0, n_partials = 0;
   for_each_item(pass, [&](const Item& item) {
     ++n_items;
     n_tiles += item.partial >= 0 && item.split == item.first;
-    n_partials += item.partial >= 0 ? item.tokens * pass.group * item.heads : 0;
+    n_partials += item.partial >= 0 ? item.tokens * pass.group * item.heads * item.splits : 0;
     pass.rows = std::max(pass.rows, item.tokens * pass.group * item.heads);
   });
   Item* items = arena.take<Item>(n_items).data();
@@ -337,7 +351,7 @@ void attend(const AttendArgs& args, const KeySource& source, Stream& stream) {
     if (item.partial >= 0) {
       group = item.kv_head == 0 ? 0 : group + 1;
       if (item.split == item.first) tiles[made++] = {at, 0}, groups = group + 1;
-      ++tiles[made - groups + group].splits;
+      tiles[made - groups + group].splits += item.splits;
     }
     items[at++] = item;
   });
@@ -350,8 +364,9 @@ void attend(const AttendArgs& args, const KeySource& source, Stream& stream) {
     const Item& item = job.items[i];
     job.pass.tiled(item.row) ? run_prompt(job.pass, item, thread) : run_item(job.pass, item, thread);
   });
-  stream.pool().run(n_tiles, [&job](int64_t i, int) {
-    merge_splits(job.pass, job.items[job.tiles[i].first], job.tiles[i].splits);
+  stream.pool().run(n_tiles * kMergeShares, [&job](int64_t i, int) {
+    const Tile& tile = job.tiles[i / kMergeShares];
+    merge_splits(job.pass, job.items[tile.first], tile.splits, i % kMergeShares);
   });
   arena.rewind(mark);
 }

@@ -154,30 +154,68 @@ void dots_of(const float* q,
   if (rows - r == 1) dot_rows<kType, 1>(q + r * q_stride, q_stride, keys, n, dim, out + r * kKeyBlock, ahead);
 }
 
-// Scores of one row become weights; m and l move on. Returns the factor of what was summed before.
-inline float weigh(float* s, float scale, int from, int seen, float* m, float* l) {
-  if (seen <= from) return 1;
+// Lane r of the result: all lanes of x[r] folded by `op`, in an order that is the same for every r.
+template <typename Op>
+inline __m256 fold_rows(const F16* x, const Op& op) {
+  F16 half[4], quarter[2];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i)
+    half[i] = op(_mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0x44),
+                 _mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0xee));
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i)
+    quarter[i] = op(_mm512_shuffle_f32x4(half[2 * i], half[2 * i + 1], 0x88),
+                    _mm512_shuffle_f32x4(half[2 * i], half[2 * i + 1], 0xdd));
+  const __m512d p = _mm512_castps_pd(quarter[0]), q = _mm512_castps_pd(quarter[1]);
+  const F16 two = op(_mm512_castpd_ps(_mm512_unpacklo_pd(p, q)), _mm512_castpd_ps(_mm512_unpackhi_pd(p, q)));
+  const F16 all = op(two, _mm512_permute_ps(two, 0xb1));
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 4, 8, 12, 2, 6, 10, 14);
+  return _mm512_castps512_ps256(_mm512_permutexvar_ps(order, all));
+}
+
+// Scores of up to eight rows become weights; m and l move on, kept[r] is the factor of what was summed
+// before. The rows go together: one at a time, each waited for its own maximum and sum.
+template <int kRows>
+inline void weigh(
+    float* s, float scale, const int32_t* from, const int32_t* seen, float* m, float* l, float* kept) {
+  static_assert(kRows <= 8);
+  const __mmask8 rows = __mmask8((1u << kRows) - 1);
   const F16 none = set16(kMinusInf), factor = set16(scale);
-  const uint32_t sees = uint32_t((uint64_t{1} << seen) - (uint64_t{1} << from));
-  const F16 a = _mm512_mask_mul_ps(none, __mmask16(sees), _mm512_loadu_ps(s), factor);
-  const F16 b = _mm512_mask_mul_ps(none, __mmask16(sees >> 16), _mm512_loadu_ps(s + 16), factor);
-  const float top = _mm512_reduce_max_ps(_mm512_max_ps(a, b));
-  const float now = top <= *m ? *m : top;  // NaN stays
-  if (now == kMinusInf) {                  // as if nothing was seen
-    _mm512_storeu_ps(s, zero16()), _mm512_storeu_ps(s + 16, zero16());
-    return 1;
+  F16 x[kRows], y[kRows], fold[8];
+#pragma GCC unroll 8
+  for (int r = 0; r < 8; ++r) {
+    fold[r] = none;
+    if (r >= kRows) continue;
+    const uint64_t to = uint64_t{1} << (seen[r] > 0 ? seen[r] : 0), low = from ? uint64_t{1} << from[r] : 1;
+    const uint32_t sees = to > low ? uint32_t(to - low) : 0;
+    x[r] = _mm512_mask_mul_ps(none, __mmask16(sees), _mm512_loadu_ps(s + r * kKeyBlock), factor);
+    y[r] = _mm512_mask_mul_ps(none, __mmask16(sees >> 16), _mm512_loadu_ps(s + r * kKeyBlock + 16), factor);
+    fold[r] = _mm512_max_ps(x[r], y[r]);
   }
-  const F16 x = exp16(_mm512_sub_ps(a, set16(now))), y = exp16(_mm512_sub_ps(b, set16(now)));
-  _mm512_storeu_ps(s, x), _mm512_storeu_ps(s + 16, y);
-  const float sum = _mm512_reduce_add_ps(_mm512_add_ps(x, y));
-  if (*m == now) {
-    *l += sum;
-    return 1;
+  const __m256 top = fold_rows(fold, [](F16 a, F16 b) { return _mm512_max_ps(a, b); });
+  const __m256 old = _mm256_mask_loadu_ps(_mm512_castps512_ps256(none), rows, m);
+  const __m256 now = _mm256_mask_mov_ps(top, _mm256_cmp_ps_mask(top, old, _CMP_LE_OQ), old);  // NaN stays
+  // Where nothing is seen yet, all weights are 0 and nothing is rescaled.
+  const __mmask8 some = _mm256_cmp_ps_mask(now, _mm512_castps512_ps256(none), _CMP_NEQ_UQ);
+  const __m256 shift = _mm256_maskz_mov_ps(some, now);
+  const __m256 rest =
+      _mm512_castps512_ps256(exp16(_mm512_castps256_ps512(_mm256_maskz_sub_ps(some, old, shift))));
+  alignas(32) float shifts[8];
+  _mm256_store_ps(shifts, shift);
+#pragma GCC unroll 8
+  for (int r = 0; r < 8; ++r) {
+    fold[r] = zero16();
+    if (r >= kRows) continue;
+    x[r] = exp16(_mm512_sub_ps(x[r], set16(shifts[r])));
+    y[r] = exp16(_mm512_sub_ps(y[r], set16(shifts[r])));
+    _mm512_storeu_ps(s + r * kKeyBlock, x[r]), _mm512_storeu_ps(s + r * kKeyBlock + 16, y[r]);
+    fold[r] = _mm512_add_ps(x[r], y[r]);
   }
-  const float kept = exp1(*m - now);
-  *m = now;
-  *l = *l * kept + sum;
-  return kept;
+  const __m256 sum = fold_rows(fold, [](F16 a, F16 b) { return _mm512_add_ps(a, b); });
+  const __m256 total = _mm256_add_ps(_mm256_mul_ps(_mm256_maskz_loadu_ps(rows, l), rest), sum);
+  _mm256_mask_storeu_ps(m, rows, now);
+  _mm256_mask_storeu_ps(l, rows, total);
+  _mm256_mask_storeu_ps(kept, rows, rest);
 }
 
 // acc[r][0 .. 16 * kVecs) = acc * kept[r] + sum of weight x value, keys ascending; `tail` < 16: the only
@@ -261,8 +299,8 @@ inline void absorb_rows(float* s,
                         Ahead* ahead) {
   float kept[kRows];
   int begin = 0, end = seen[0];  // keys that all rows see; the rest row by row: no unseen value is touched
+  weigh<kRows>(s, scale, from, seen, m, l, kept);
   for (int r = 0; r < kRows; ++r) {
-    kept[r] = weigh(s + r * kKeyBlock, scale, from ? from[r] : 0, seen[r], m + r, l + r);
     end = seen[r] < end ? seen[r] : end;
     if (from && from[r] > begin) begin = from[r];
   }
