@@ -2,12 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "base/half.h"
 #include "base/npy.h"
 #include "base/rng.h"
 #include "device/cpu/isa.h"
+#include "kernels/topk/topk.h"
 #include "sparse/read/quest/bounds.h"
 
 namespace se::quest {
@@ -154,6 +157,54 @@ TEST(QuestScore, Avx512GivesTheBitsOfAvx2) {
       }
     }
   }
+}
+
+// Units that one level picks and another does not score alike up to the rounding of their sums: a sum of dim
+// terms is off by dim 2^-24 of their size at most, at either level.
+TEST(QuestScore, LevelsPickTheSameUnitsButForNearTies) {
+  const int heads = 2, group = 7, dim = 64, n = 1875, k = 64;
+  int64_t other = 0, picks = 0;
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    const auto q = random(heads * group * dim, seed);
+    std::vector<Case> cases;
+    for (int u = 0; u < n; ++u)
+      cases.emplace_back(heads,
+                         group,
+                         dim,
+                         DType::kF16,
+                         random(16 * heads * dim, 1000 * seed + 7 + uint64_t(u)).data(),
+                         16,
+                         q);
+    std::vector<UnitBounds> units;
+    for (const Case& c : cases) units.push_back({c.lo.data(), c.hi.data()});
+    double size = 0;  // of a sum's terms: no bound is beyond 8
+    for (int a = 0; a < heads * group; ++a) {
+      double sum = 0;
+      for (int d = 0; d < dim; ++d) sum += std::fabs(q[size_t(a * dim + d)]) * 8;
+      size = std::max(size, sum);
+    }
+    const int64_t row = 2 * dim;
+    const auto score = [&](ScoreUnits f) {
+      std::vector<float> out(static_cast<size_t>(n));
+      f(cases[0].query(), {Narrow::kF16, Narrow::kF16, row, row, 0}, units.data(), n, out.data());
+      return out;
+    };
+    const std::vector<float> want = score(score_units_ref);
+    std::vector<int32_t> best, got;
+    top_k(want, k, best);
+    for (ScoreUnits f : {has_avx2() ? score_units_avx2 : score_units_ref,
+                         has_avx512() ? score_units_avx512 : score_units_ref}) {
+      top_k(score(f), k, got);
+      std::vector<int32_t> in, out;
+      std::set_difference(got.begin(), got.end(), best.begin(), best.end(), std::back_inserter(in));
+      std::set_difference(best.begin(), best.end(), got.begin(), got.end(), std::back_inserter(out));
+      for (size_t i = 0; i < in.size(); ++i)
+        EXPECT_LE(want[size_t(out[i])] - want[size_t(in[i])], 2 * dim * 0x1p-24 * size);
+      other += int64_t(in.size()), picks += k;
+    }
+  }
+  RecordProperty("other picks", int(other));
+  EXPECT_LE(other, picks / 100);
 }
 
 TEST(QuestScore, StepsOfACodecScoreAsTheirBounds) {
