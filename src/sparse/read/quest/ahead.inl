@@ -2,7 +2,7 @@
 // follows by itself. Text for quest_avx2.cc and quest_avx512.cc: internal linkage.
 namespace {
 
-constexpr int kUnitsAhead = 8;
+constexpr int kUnitsAhead = 12;
 
 // Inlined by force: GCC takes a function that only prefetches for one without effect and drops the call.
 __attribute__((always_inline)) inline void ask_for(const char* from, int64_t bytes) {

@@ -73,6 +73,7 @@ float score(const SplitQuery& q, const BoundsFormat& f, const UnitBounds& b) {
 
 template <Narrow kLo, Narrow kHi, bool kStep>
 void score_all(const SplitQuery& q, const BoundsFormat& f, const UnitBounds* units, int n, float* out) {
+  for (int u = 0; u < kUnitsAhead && u < n; ++u) ask_for_bounds(q, f, units[u]);
   for (int i = 0; i < n; ++i) {
     if (i + kUnitsAhead < n) ask_for_bounds(q, f, units[i + kUnitsAhead]);
     out[i] = score<kLo, kHi, kStep>(q, f, units[i]);

@@ -41,22 +41,32 @@ inline __m512 load_bounds(const char* lo, const char* hi, int d, __m256 levels) 
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(both), 16));
 }
 
-// ((0+1)+(2+3)) + ((4+5)+(6+7)) of four sums of eight lanes.
-inline __m128 sums4(__m256 a, __m256 b, __m256 c, __m256 d) {
-  const __m256 t = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
-  return _mm_add_ps(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1));
+inline __m512 pairs(__m512 a, __m512 b) {  // of each 128 bits: 0+1 and 2+3 of a, then of b
+  return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+}
+// Of eight rows: upper and lower half lane by lane, then ((0+1)+(2+3)) + ((4+5)+(6+7)).
+inline __m256 sums8(const __m512* x) {
+  __m512 half[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i)
+    half[i] = _mm512_add_ps(_mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0x44),
+                            _mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0xee));
+  const __m512 fours = pairs(pairs(half[0], half[1]), pairs(half[2], half[3]));
+  return _mm512_castps512_ps256(
+      _mm512_add_ps(_mm512_shuffle_f32x4(fours, fours, 0x88), _mm512_shuffle_f32x4(fours, fours, 0xdd)));
 }
 
 // The largest so far by lane, and which lanes have met NaN.
 struct Best {
-  __m128 most = _mm_set1_ps(-__builtin_inff());
+  __m256 most = _mm256_set1_ps(-__builtin_inff());
   __mmask8 nan = 0;
-  void add(__m128 x) {
-    nan |= _mm_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-    most = _mm_max_ps(most, x);
+  void add(__m256 x) {
+    nan |= _mm256_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    most = _mm256_max_ps(most, x);
   }
   float get() const {
-    const __m128 two = _mm_max_ps(most, _mm_movehl_ps(most, most));
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(most), _mm256_extractf128_ps(most, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
     return nan ? __builtin_nanf("") : _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
   }
 };
@@ -84,21 +94,18 @@ inline void score_heads(const float* split,
       bounds[u] = load_bounds<kLo, kHi, kStep>(units[u].lo + lo_at, units[u].hi + hi_at, d, top);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      const __m512 q = _mm512_loadu_ps(split + (r * dim + d) * 2);
+      __m512 q = _mm512_loadu_ps(split + (r * dim + d) * 2);
+      asm("" : "+v"(q));  // once for all units: as an operand of each step it would be read for each
 #pragma GCC unroll 4
       for (int u = 0; u < kUnits; ++u) sum[u][r] = _mm512_fmadd_ps(q, bounds[u], sum[u][r]);
     }
   }
 #pragma GCC unroll 4
   for (int u = 0; u < kUnits; ++u) {
-    __m256 x[8];
+    __m512 x[8];
 #pragma GCC unroll 8
-    for (int r = 0; r < 8; ++r) {
-      const __m512 s = sum[u][r < kRows ? r : 0];
-      x[r] = _mm256_add_ps(_mm512_castps512_ps256(s), _mm512_extractf32x8_ps(s, 1));
-    }
-    best[u].add(sums4(x[0], x[1], x[2], x[3]));
-    if constexpr (kRows > 4) best[u].add(sums4(x[4], x[5], x[6], x[7]));
+    for (int r = 0; r < 8; ++r) x[r] = sum[u][r < kRows ? r : 0];
+    best[u].add(sums8(x));
   }
 }
 
@@ -146,6 +153,7 @@ inline void score_some(const SplitQuery& q, const BoundsFormat& f, const UnitBou
 
 template <Narrow kLo, Narrow kHi, bool kStep>
 void score_all(const SplitQuery& q, const BoundsFormat& f, const UnitBounds* units, int n, float* out) {
+  for (int u = 0; u < kUnitsAhead && u < n; ++u) ask_for_bounds(q, f, units[u]);
   int i = 0;
   for (; i + 2 <= n; i += 2) {
     for (int u = i + kUnitsAhead; u < i + kUnitsAhead + 2 && u < n; ++u) ask_for_bounds(q, f, units[u]);
