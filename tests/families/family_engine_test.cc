@@ -101,7 +101,7 @@ double distance(const std::vector<double>& got, const std::vector<double>& want)
 
 // Around the window (8), pages and chunks, at every level of this machine: bit for bit, but for latents,
 // which a prompt expands and a decode step absorbs into the query (f32 sums of 40 products in another order),
-// and for matrix tiles, which attend prompts only (docs/adr/0012-prompts-on-tiles.md): f32 sums in another
+// and for tiles, which attend prompts only (docs/adr/0012-prompts-on-tiles.md): f32 sums in another
 // order, which by default can turn an int8 code of an activation into its neighbour.
 TEST_P(FamilyPlans, APrefillAndADecodeStepAreALongerPrefill) {
   const std::vector<int32_t> ids = checkpoint_.ids(140);
@@ -111,7 +111,7 @@ TEST_P(FamilyPlans, APrefillAndADecodeStepAreALongerPrefill) {
     if (level > best) break;
     cpu::set_isa_for_test(level);
     for (const bool exact : {true, false}) {
-      const double tiles = level < cpu::Isa::kAmx ? 0 : exact ? 1e-5 : 1e-2;
+      const double tiles = level < cpu::Isa::kAvx512 ? 0 : exact ? 1e-5 : 1e-2;
       auto e = engine(exact);
       for (const size_t n : {1, 7, 8, 9, 15, 16, 17, 63, 64, 65, 128}) {
         const std::span tokens(ids.data(), n + 2);

@@ -262,7 +262,13 @@ void run_prompt(const Pass& pass, const Item& item, int thread) {
     const int64_t begin = s * split, end = std::min((s + 1) * split, places);
     const int64_t skip = window ? std::max<int64_t>(lowest_place(pass.args, item.token) - begin, 0) : 0;
     for (int64_t b = begin + skip / kKeyBlock * kKeyBlock; b < end; b += kKeyBlock) {
-      reader.read(keys, b, std::min(b + kKeyBlock, end), item.token + item.tokens, true, true, block);
+      reader.read(keys,
+                  b,
+                  std::min(b + kKeyBlock, end),
+                  item.token + item.tokens,
+                  pass.prompts->as_they_lie,
+                  true,
+                  block);
       const bool all = block.n_past == block.n && !window;
       if (block.n == 0 || (!all && see(pass, item, block, b, w) == rows)) continue;
       pass.prompts->block(

@@ -13,7 +13,9 @@ namespace cpu {
 const AttentionCore& attention_core() {
   return isa() >= Isa::kAvx512 ? kCoreAvx512 : isa() >= Isa::kAvx2 ? kCoreAvx2 : kCoreBaseline;
 }
-const PromptCore* prompt_core() { return isa() >= Isa::kAmx ? &kPromptAmx : nullptr; }
+const PromptCore* prompt_core() {
+  return isa() >= Isa::kAmx ? &kPromptAmx : isa() >= Isa::kAvx512 ? &kPromptAvx512 : nullptr;
+}
 
 void attend_tiles(const AttendArgs& args,
                   const AttentionPart& part,

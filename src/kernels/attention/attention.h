@@ -1,9 +1,9 @@
 // kernels/attention/attention.h -- paged attention with a running softmax over parts, splits and the present.
 //
 // Numerics, so that no cut of a prompt and no batch mate shows, the same for decode rows and rows of prompts
-// but for AMX, where the latter have kernels of their own (prompt_tile.h; latent keys and values apart) with
-// the bound of F32 sums, in another order: keys of a part are visited in the order of their linear place (run
-// number x unit + place in the run; the present goes on where the last run ends), in splits of
+// up to AVX2; beyond it the latter have kernels of their own (prompt_tile.h; latent keys and values apart)
+// with the bound of F32 sums, in another order: keys of a part are visited in the order of their linear place
+// (run number x unit + place in the run; the present goes on where the last run ends), in splits of
 // rows->split[row] places. A split's result is (out, lse); splits and then parts are merged in ascending
 // order by merge_attention's formula. With a window, places are positions (KvIndex::first): splits and blocks
 // begin where they would if no page had gone, and what a token does not see takes no part, so dropped pages

@@ -1,8 +1,9 @@
 // kernels/attention/prompt_tile.h -- a tile of a prompt's queries against the keys of one KV head, with
-// matrix tiles (AMX). Internal to this folder; plain types only: prompt_tile_amx.cc shares no inline code
-// with baseline files.
+// matrix tiles (AMX), with vectors whose lanes are query rows (AVX-512), or row by row over an AttentionCore.
+// Internal to this folder; plain types only: the first two share no inline code with baseline files.
 //
-// Numbers, AMX: queries and weights go in as three BF16 pieces of eight bits each, keys and values as many as
+// Numbers, AVX-512: F32 products and sums, ascending channels and keys.
+// AMX: queries and weights go in as three BF16 pieces of eight bits each, keys and values as many as
 // their bits need (BF16 one, F16 two, F32 three), cut off one after the other, so that the pieces add up to
 // the number exactly. Of the products those below 2^-24 of the first are left out; sums are F32. The error is
 // that of F32 dots, not of BF16 ones.
@@ -44,6 +45,7 @@ struct PromptCore {
 };
 
 extern const PromptCore kPromptAmx;
+extern const PromptCore kPromptAvx512;
 // The rows of a tile as attention_core() attends them, bit for bit: for block lists where there are no tiles.
 extern const PromptCore kPromptRowByRow;
 const PromptCore* prompt_core();  // of isa(); null: none, prompts go as decode rows do
