@@ -109,7 +109,9 @@ class Levels : public ::testing::Test {
 
 // The whole way, 700 tokens of prompt and 40 steps, in F32. Bound: a row of logits has gone through 3 layers
 // of 8 sums of at most 700 terms, each off by some sqrt(700) 2^-24 of its size: 4e-5 of the range at most.
-// Where keys and values are codes, a few of 280,000 turn over: one moves one of 32 channels by a quarter of
+// Where keys and values are codes, a few of 280,000 turn over: numbers that two levels have 2e-7 of their
+// size apart lie on two sides of a midpoint in some 3 of a million (e5m2: an eighth of the size between
+// midpoints), one code in the run, hardly ever more than three. One moves one of 32 channels by a quarter of
 // its value at most (e5m2, kivi(bits=2): a third of the group's range), a hundredth of the head's output if
 // it had all the weight.
 TEST_F(Levels, AgreeOnSelectionsAndLogitsWhenExact) {
@@ -126,7 +128,7 @@ TEST_F(Levels, AgreeOnSelectionsAndLogitsWhenExact) {
       const Told got = at(level);
       EXPECT_EQ(got.kept, want.kept) << c.plan << " at " << cpu::to_string(level);
       EXPECT_EQ(got.read, want.read) << c.plan << " at " << cpu::to_string(level);
-      EXPECT_LE(distance(want, got), c.codes ? 1e-2 : 4e-5) << c.plan << " at " << cpu::to_string(level);
+      EXPECT_LE(distance(want, got), c.codes ? 3e-2 : 4e-5) << c.plan << " at " << cpu::to_string(level);
     }
   }
 }
