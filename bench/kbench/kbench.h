@@ -106,6 +106,8 @@ void small_checks(Bench& bench);  // norms, RoPE and KV write, argmax
 void small_cases(Bench& bench);
 void sample_checks(Bench& bench);
 void sample_cases(Bench& bench);
+void scores_checks(Bench& bench);  // SnapKV's votes, pooling
+void scores_cases(Bench& bench);
 void layer_cases(Bench& bench);  // the chained decode layers
 
 }  // namespace se::kbench

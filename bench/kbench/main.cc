@@ -1,7 +1,7 @@
 // sparse-engine-kbench: checks and times the CUDA kernels.
 //   --check      checks only: small shapes, fit for compute-sanitizer
 //   --repeats N  (default 50)       --op NAME: read attention prefill blocks latent quest topk linear moe
-//   block_gemm gemm moe_prompt small sample layer      --device cuda:N
+//   block_gemm gemm moe_prompt small sample scores layer      --device cuda:N
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -153,6 +153,7 @@ int run(int argc, char** argv) {
                          {"moe_prompt", moe_prompt_checks, moe_prompt_cases},
                          {"small", small_checks, small_cases},
                          {"sample", sample_checks, sample_cases},
+                         {"scores", scores_checks, scores_cases},
                          {"layer", nullptr, layer_cases}};
   for (const Op& o : kOps)
     if (wanted(o.name) && o.checks) o.checks(b);
