@@ -108,6 +108,8 @@ void sample_checks(Bench& bench);
 void sample_cases(Bench& bench);
 void scores_checks(Bench& bench);  // SnapKV's votes, pooling
 void scores_cases(Bench& bench);
+void keep_checks(Bench& bench);
+void keep_cases(Bench& bench);
 void layer_cases(Bench& bench);  // the chained decode layers
 
 }  // namespace se::kbench
