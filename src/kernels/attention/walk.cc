@@ -168,23 +168,28 @@ void BlockReader::next_head(KeyBlockView& b) const {
 void BlockReader::look_ahead(
     const RowKeys& row, int64_t at, int64_t to, bool values, int heads, Ahead& ahead) const {
   ahead.n = ahead.at = 0;
-  if (source_.load || !source_.part || at >= row.extent || at >= to) return;
+  if (!source_.part || at >= row.extent || at >= to) return;
   const KvIndex& index = source_.part->index;
   const int64_t begin = at - row.base, end = to - row.base;
   const int64_t unit = index.unit, page = index.page;
-  const int planes = values && !source_.v_in_k ? 2 : 1;
+  // Plain: the planes of keys and values. A codec's: all that lie in pages by item and KV head.
+  const int planes = source_.load ? int(source_.part->planes.size()) : values && !source_.v_in_k ? 2 : 1;
   for (int h = row.kv_head; h < row.kv_head + heads; ++h) {  // in the order in which they are read
     for (int p = 0; p < planes; ++p) {
       const TensorView& plane = source_.part->planes[size_t(p)];
-      const int64_t bytes = plane.shape[3] * plane.stride[3];
+      if (source_.load && (plane.rank < 4 || plane.shape[1] <= 0 || page % plane.shape[1] != 0)) continue;
+      const int64_t per = page / plane.shape[1];  // tokens per item
+      const int64_t bytes = source_.load ? plane.stride[1] : plane.shape[3] * plane.stride[3];
       const bool together = plane.stride[1] == bytes;
       for (int64_t e = std::max<int64_t>(begin, 0) / unit; e < row.n_runs && e * unit < end; ++e) {
         const int64_t t0 = std::max<int64_t>(begin - e * unit, 0);
         const int64_t n = std::min(run_tokens(row.runs[e]), end - e * unit) - t0;
+        if (n <= 0) continue;
         const int64_t slot = run_slot(row.runs[e]) + row.offset + t0;
-        const char* key = plane.at<char>(slot / page, slot % page, h);
-        if (together && n > 0) ahead.add(key, n * bytes);
-        for (int64_t t = 0; !together && t < n; ++t, key += plane.stride[1]) ahead.add(key, bytes);
+        const int64_t item = slot % page / per, items = (slot % page + n - 1) / per - item + 1;
+        const char* key = plane.at<char>(slot / page, item, h);
+        if (together) ahead.add(key, items * bytes);
+        for (int64_t t = 0; !together && t < items; ++t, key += plane.stride[1]) ahead.add(key, bytes);
       }
     }
   }

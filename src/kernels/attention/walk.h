@@ -73,7 +73,7 @@ class BlockReader {
   // A block of plain keys read where they lie, all of the part: the same places of the next KV head.
   bool steps_to_next_head(const KeyBlockView& block) const;
   void next_head(KeyBlockView& block) const;
-  // Where the plain keys (and values) of `heads` KV heads at places [at, to) lie.
+  // Where the keys (and values) of `heads` KV heads at places [at, to) lie, plain or coded.
   void look_ahead(const RowKeys& row, int64_t at, int64_t to, bool values, int heads, Ahead& ahead) const;
 
  private:

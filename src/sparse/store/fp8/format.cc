@@ -3,6 +3,8 @@
 #include <bit>
 #include <cmath>
 
+#include "device/cpu/isa.h"
+#include "sparse/store/fp8/decode.h"
 #include "sparse/store/fp8/fp8.h"
 
 namespace se::fp8 {
@@ -16,21 +18,10 @@ struct Shape {
 constexpr Shape kShapes[] = {{3, 7, 0x7e, 448}, {2, 15, 0x7b, 57344}};
 constexpr uint8_t kNan = 0x7f;  // a NaN in both formats
 
-// A code's exponent and mantissa bits, shifted to where F32 has them, are the number times 2^-(127 - bias):
-// one multiplication by a power of two rebiases, and subnormals come out right. Without branches, so that the
-// compiler vectorises the loop.
-template <int kMantissa, int kBias>
-inline float decode_finite(uint8_t code) {
-  const uint32_t bits = uint32_t(code & 0x7f) << (23 - kMantissa) | uint32_t(code & 0x80) << 24;
-  return std::bit_cast<float>(bits) * std::bit_cast<float>(uint32_t(127 + 127 - kBias) << 23);
-}
-inline float decode_e4m3(uint8_t code) {
-  const float nan = std::bit_cast<float>(0x7fc00000u);
-  return (code & 0x7f) == kNan ? nan : decode_finite<3, 7>(code);
-}
-inline float decode_e5m2(uint8_t code) {  // exponent 31: infinity and NaN, as in F32
-  const uint32_t special = 0x7f800000u | uint32_t(code & 3) << 21 | uint32_t(code & 0x80) << 24;
-  return (code & 0x7f) >= 0x7c ? std::bit_cast<float>(special) : decode_finite<2, 15>(code);
+const Decode& decoder() {
+  return cpu::isa() >= cpu::Isa::kAvx512 ? kDecodeAvx512
+         : cpu::isa() >= cpu::Isa::kAvx2 ? kDecodeAvx2
+                                         : kDecodeBaseline;
 }
 
 }  // namespace
@@ -58,7 +49,11 @@ uint8_t encode(Format format, float x) {
   return sign | uint8_t(code > shape.top ? shape.top : code);
 }
 
-float decode(Format format, uint8_t code) { return format == kE4M3 ? decode_e4m3(code) : decode_e5m2(code); }
+float decode(Format format, uint8_t code) {
+  float x = 0;
+  decode_row(format, &code, 1, 1.f, &x);
+  return x;
+}
 
 float scale_of(Format format, const float* x, int64_t n) {
   float top = 0;
@@ -73,11 +68,7 @@ void encode_row(Format format, const float* x, int64_t n, float scale, uint8_t* 
 }
 
 void decode_row(Format format, const uint8_t* codes, int64_t n, float scale, float* out) {
-  if (format == kE4M3) {
-    for (int64_t i = 0; i < n; ++i) out[i] = decode_e4m3(codes[i]) * scale;
-  } else {
-    for (int64_t i = 0; i < n; ++i) out[i] = decode_e5m2(codes[i]) * scale;
-  }
+  (format == kE4M3 ? decoder().e4m3 : decoder().e5m2)(codes, n, scale, out);
 }
 
 }  // namespace se::fp8

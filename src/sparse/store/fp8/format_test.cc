@@ -1,9 +1,12 @@
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 
 #include "base/npy.h"
+#include "device/cpu/isa.h"
+#include "sparse/store/fp8/decode.h"
 #include "sparse/store/fp8/fp8.h"
 
 namespace se::fp8 {
@@ -117,6 +120,28 @@ TEST(Fp8Format, ScalesAndCodesEqualTheOracle) {
         EXPECT_EQ(back, Npy::load(prefix + "_values.npy").as<float>());
       }
     }
+  }
+}
+
+TEST(Fp8, TablesAgreeBitForBit) {
+  std::vector<uint8_t> codes;
+  for (int i = 0; i < 256 + 37; ++i)
+    codes.push_back(uint8_t(i * 7));  // every code, not in order, an odd count
+  for (const float scale : {1.f, 0.0123f, 1e-30f, 3e37f}) {
+    const auto same = [&](const Decode& table) {
+      for (const bool wide : {true, false}) {
+        std::vector<float> got(codes.size()), want(codes.size());
+        (wide ? table.e4m3 : table.e5m2)(codes.data(), int64_t(codes.size()), scale, got.data());
+        (wide ? kDecodeBaseline.e4m3 : kDecodeBaseline.e5m2)(
+            codes.data(), int64_t(codes.size()), scale, want.data());
+        for (size_t i = 0; i < codes.size(); ++i)
+          EXPECT_TRUE(std::bit_cast<uint32_t>(got[i]) == std::bit_cast<uint32_t>(want[i]) ||
+                      (std::isnan(got[i]) && std::isnan(want[i])))
+              << wide << " " << int(codes[i]) << " " << scale;
+      }
+    };
+    if (cpu::best_isa() >= cpu::Isa::kAvx2) same(kDecodeAvx2);
+    if (cpu::best_isa() >= cpu::Isa::kAvx512) same(kDecodeAvx512);
   }
 }
 

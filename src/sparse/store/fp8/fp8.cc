@@ -156,8 +156,12 @@ class Fp8 final : public Codec {
     for (int64_t h = 0; h < x.shape[1]; ++h) {
       if (h == 0 || c_.scale == kHead) scale = scale_for(x, token, h);
       float* row = x.at<float>(token, h);
-      for (int64_t d = 0; d < x.shape[2]; ++d)
-        row[d] = decode(number(), encode(number(), row[d] / scale)) * scale;
+      uint8_t codes[256];
+      for (int64_t d = 0; d < x.shape[2]; d += 256) {
+        const int64_t n = std::min<int64_t>(x.shape[2] - d, 256);
+        encode_row(number(), row + d, n, scale, codes);
+        decode_row(number(), codes, n, scale, row + d);
+      }
     }
   }
   // f32 [tokens of all rows, heads, dim]

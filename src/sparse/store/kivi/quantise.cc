@@ -33,7 +33,16 @@ void pack(const uint8_t* one_per_byte, int n, int bits, uint8_t* out) {
   }
 }
 
-const Restore& restore() { return cpu::isa() >= cpu::Isa::kAvx2 ? kRestoreAvx2 : kRestoreRef; }
+const Restore& restore() {
+  return cpu::isa() >= cpu::Isa::kAvx512 ? kRestoreAvx512
+         : cpu::isa() >= cpu::Isa::kAvx2 ? kRestoreAvx2
+                                         : kRestoreRef;
+}
+MinType min_type_of(DType type) {
+  SE_CHECK(
+      type == DType::kF32 || type == DType::kF16 || type == DType::kBF16, "minima in {}", to_string(type));
+  return type == DType::kF32 ? MinType::kF32 : type == DType::kF16 ? MinType::kF16 : MinType::kBF16;
+}
 
 }  // namespace
 
@@ -106,12 +115,7 @@ void decode_keys(const uint8_t* codes,
                  DType min_type,
                  float* out,
                  int64_t stride) {
-  float low[kMaxDim], step[kMaxDim];
-  widen_row(min_type, min, dim, low);
-  widen_row(DType::kF16, scale, dim, step);
-  const Restore& to = restore();
-  for (int t = 0; t < n; ++t)
-    to.channels(codes + t * (dim * bits / 8), dim, bits, low, step, out + t * stride);
+  restore().keys({codes, min, scale, n, dim, dim, bits, min_type_of(min_type)}, out, stride);
 }
 
 void decode_values(const uint8_t* codes,
@@ -124,17 +128,7 @@ void decode_values(const uint8_t* codes,
                    DType min_type,
                    float* out,
                    int64_t stride) {
-  const int groups = dim / group;
-  float low[kMaxDim], step[kMaxDim];
-  const Restore& to = restore();
-  for (int t = 0; t < n; ++t) {
-    widen_row(min_type, static_cast<const char*>(min) + bytes_of(min_type, int64_t(t) * groups), groups, low);
-    widen_row(DType::kF16, scale + t * groups, groups, step);
-    for (int g = 0; g < groups; ++g) {
-      const uint8_t* from = codes + (t * dim + g * group) * bits / 8;
-      to.group(from, group, bits, low[g], step[g], out + t * stride + g * group);
-    }
-  }
+  restore().values({codes, min, scale, n, dim, group, bits, min_type_of(min_type)}, out, stride);
 }
 
 }  // namespace se::kivi

@@ -6,7 +6,9 @@
 
 #include "base/half.h"
 #include "base/npy.h"
+#include "base/rng.h"
 #include "device/cpu/isa.h"
+#include "sparse/store/kivi/restore.h"
 
 namespace se::kivi {
 namespace {
@@ -130,6 +132,46 @@ TEST_P(KiviGoldens, CodesAndValuesEqualTheOracle) {
     }
   }
 }
+// Every table, format of minima, width of codes and group, odd counts of tokens and channels, padded rows.
+TEST(Kivi, TablesAgreeBitForBit) {
+  std::vector<const Restore*> tables;
+  if (cpu::best_isa() >= cpu::Isa::kAvx2) tables.push_back(&kRestoreAvx2);
+  if (cpu::best_isa() >= cpu::Isa::kAvx512) tables.push_back(&kRestoreAvx512);
+  Rng rng(5);
+  for (const MinType type : {MinType::kF32, MinType::kF16, MinType::kBF16}) {
+    for (const int group : {8, 16, 32, 64, 256}) {
+      for (const int dim : {8, 24, 64, 128, 256, 512}) {
+        for (const int n : {1, 3, 32}) {
+          for (const int bits : {2, 4}) {
+            const size_t metas = size_t(n * dim), stride = size_t(dim) + 8;
+            std::vector<uint8_t> codes(size_t(n * dim * bits / 8));
+            for (uint8_t& x : codes) x = uint8_t(rng.below(256));
+            std::vector<float> wide(metas);
+            std::vector<uint16_t> narrow(metas), scale(metas);
+            for (size_t i = 0; i < metas; ++i) {
+              wide[i] = rng.normal() * 3, scale[i] = f32_to_f16(std::fabs(rng.normal()));
+              narrow[i] = type == MinType::kF16 ? f32_to_f16(wide[i]) : f32_to_bf16(wide[i]);
+            }
+            const void* min = type == MinType::kF32 ? static_cast<const void*>(wide.data()) : narrow.data();
+            const Coded c{codes.data(), min, scale.data(), n, dim, group, bits, type};
+            for (const bool keys : {true, false}) {
+              if (!keys && dim % group != 0) continue;
+              const auto run = [&](const Restore& r) {
+                std::vector<float> out(size_t(n) * stride, 7.f);
+                (keys ? r.keys : r.values)(c, out.data(), int64_t(stride));
+                return out;
+              };
+              const std::vector<float> want = run(kRestoreRef);
+              for (const Restore* r : tables)
+                ASSERT_EQ(run(*r), want) << keys << " " << group << " " << dim << " " << n << " " << bits;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All,
                          KiviGoldens,
                          testing::Values("b4", "b2", "f32_b4", "b4_ref", "b2_ref", "f32_b4_ref"));

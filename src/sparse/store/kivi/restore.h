@@ -1,16 +1,25 @@
-// restore.h -- codes back to numbers: the inner loop of decoding, one table per instruction set. Plain types
-// only: restore_avx2.cc must share no inline code with baseline files. All tables agree bit for bit.
+// restore.h -- codes back to numbers, one table per instruction set. Plain types only: restore_avx2.cc and
+// restore_avx512.cc must share no inline code with baseline files. All tables agree bit for bit.
 #pragma once
 #include <cstdint>
 
 namespace se::kivi {
 
-// out[i] = low + code[i] * step, product and sum rounded each, i < n (a multiple of 8); code[i] takes `bits`
-// bits of `codes`, lowest first.
-struct Restore {
-  void (*channels)(const uint8_t* codes, int n, int bits, const float* low, const float* step, float* out);
-  void (*group)(const uint8_t* codes, int n, int bits, float low, float step, float* out);  // one for all
+enum class MinType : uint8_t { kF32, kF16, kBF16 };
+
+// n tokens of one KV head: codes [n, dim * bits / 8], lowest bits first. dim is a multiple of 8.
+struct Coded {
+  const uint8_t* codes = nullptr;
+  const void* min = nullptr;  // of keys [dim], of values [n, dim / group]; scale alike, F16
+  const uint16_t* scale = nullptr;
+  int n = 0, dim = 0, group = 0, bits = 4;
+  MinType min_type = MinType::kF32;
 };
-extern const Restore kRestoreRef, kRestoreAvx2;
+// out f32 [n, dim], `stride` floats between tokens: min + code * scale, product and sum rounded each.
+struct Restore {
+  void (*keys)(const Coded&, float* out, int64_t stride);
+  void (*values)(const Coded&, float* out, int64_t stride);
+};
+extern const Restore kRestoreRef, kRestoreAvx2, kRestoreAvx512;
 
 }  // namespace se::kivi

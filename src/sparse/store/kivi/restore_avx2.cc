@@ -5,41 +5,72 @@
 
 namespace {
 
+using se::kivi::Coded;
+using se::kivi::MinType;
+
 template <int kBits>
-inline __m256 codes8(const uint8_t* codes, int i) {  // codes i .. i + 7, i a multiple of 8
+inline __m256 codes8(const uint8_t* codes) {
   uint32_t word = 0;
-  __builtin_memcpy(&word, codes + i * kBits / 8, kBits);  // 8 codes of kBits bits are kBits bytes
+  __builtin_memcpy(&word, codes, kBits);  // 8 codes of kBits bits are kBits bytes
   const __m256i counts =
       _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(kBits));
   const __m256i all = _mm256_srlv_epi32(_mm256_set1_epi32(int(word)), counts);
   return _mm256_cvtepi32_ps(_mm256_and_si256(all, _mm256_set1_epi32((1 << kBits) - 1)));
 }
+inline __m256 halves8(const void* p, int64_t i) {
+  return _mm256_cvtph_ps(
+      _mm_loadu_si128(reinterpret_cast<const __m128i*>(static_cast<const uint16_t*>(p) + i)));
+}
+inline __m256 mins8(const Coded& c, int64_t i) {
+  if (c.min_type == MinType::kF32) return _mm256_loadu_ps(static_cast<const float*>(c.min) + i);
+  if (c.min_type == MinType::kF16) return halves8(c.min, i);
+  const auto* p = reinterpret_cast<const __m128i*>(static_cast<const uint16_t*>(c.min) + i);
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(p)), 16));
+}
+inline float min1(const Coded& c, int64_t i) {
+  if (c.min_type == MinType::kF32) return static_cast<const float*>(c.min)[i];
+  const uint16_t h = static_cast<const uint16_t*>(c.min)[i];
+  if (c.min_type == MinType::kF16) return _cvtsh_ss(h);
+  return __builtin_bit_cast(float, uint32_t(h) << 16);
+}
+inline __m256 restored(__m256 low, __m256 codes, __m256 step) {
+  return _mm256_add_ps(low, _mm256_mul_ps(codes, step));
+}
 
 template <int kBits>
-void channels_of(const uint8_t* codes, int n, const float* low, const float* step, float* out) {
-  for (int i = 0; i < n; i += 8) {
-    const __m256 scaled = _mm256_mul_ps(codes8<kBits>(codes, i), _mm256_loadu_ps(step + i));
-    _mm256_storeu_ps(out + i, _mm256_add_ps(_mm256_loadu_ps(low + i), scaled));
+void keys_of(const Coded& c, float* out, int64_t stride) {
+  const int row = c.dim * kBits / 8;
+  for (int d = 0; d < c.dim; d += 8) {
+    const __m256 low = mins8(c, d), step = halves8(c.scale, d);
+    for (int t = 0; t < c.n; ++t)
+      _mm256_storeu_ps(out + t * stride + d,
+                       restored(low, codes8<kBits>(c.codes + t * row + d * kBits / 8), step));
   }
 }
 template <int kBits>
-void group_of(const uint8_t* codes, int n, float low, float step, float* out) {
-  const __m256 base = _mm256_set1_ps(low), factor = _mm256_set1_ps(step);
-  for (int i = 0; i < n; i += 8)
-    _mm256_storeu_ps(out + i, _mm256_add_ps(base, _mm256_mul_ps(codes8<kBits>(codes, i), factor)));
+void values_of(const Coded& c, float* out, int64_t stride) {
+  const int row = c.dim * kBits / 8, groups = c.dim / c.group;
+  for (int t = 0; t < c.n; ++t) {
+    for (int d = 0; d < c.dim; d += 8) {
+      const int64_t g = int64_t(t) * groups + d / c.group;
+      const __m256 low = _mm256_set1_ps(min1(c, g)), step = _mm256_set1_ps(_cvtsh_ss(c.scale[g]));
+      _mm256_storeu_ps(out + t * stride + d,
+                       restored(low, codes8<kBits>(c.codes + t * row + d * kBits / 8), step));
+    }
+  }
 }
 
-void channels(const uint8_t* codes, int n, int bits, const float* low, const float* step, float* out) {
-  return bits == 4 ? channels_of<4>(codes, n, low, step, out) : channels_of<2>(codes, n, low, step, out);
+void keys(const Coded& c, float* out, int64_t stride) {
+  return c.bits == 4 ? keys_of<4>(c, out, stride) : keys_of<2>(c, out, stride);
 }
-void group(const uint8_t* codes, int n, int bits, float low, float step, float* out) {
-  return bits == 4 ? group_of<4>(codes, n, low, step, out) : group_of<2>(codes, n, low, step, out);
+void values(const Coded& c, float* out, int64_t stride) {
+  return c.bits == 4 ? values_of<4>(c, out, stride) : values_of<2>(c, out, stride);
 }
 
 }  // namespace
 
 namespace se::kivi {
 
-const Restore kRestoreAvx2 = {channels, group};
+const Restore kRestoreAvx2 = {keys, values};
 
 }  // namespace se::kivi
