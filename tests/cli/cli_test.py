@@ -194,6 +194,16 @@ class Output(CliTest):
         self.assertLess(kv["resident_tokens"], 200)
         self.assertLess(kv["read_tokens"], kv["resident_tokens"])
 
+    def test_prompts_that_read_blocks_say_how_much(self):
+        plan = "flashprefill(threshold=1,block=16,sink=1,window=1,last=1,min_len=64)"
+        a = self.run_json("--plan", plan, "-n", "1", text="word " * 300)
+        kv, dense = a["usage"]["kv"], self.run_json("-n", "1", text="word " * 300)["usage"]["kv"]
+        by_layer = kv["prompt_read_by_layer"]
+        self.assertLess(kv["prompt_read_ratio"], 0.9)
+        self.assertAlmostEqual(kv["prompt_read_ratio"], sum(by_layer) / len(by_layer), places=5)
+        self.assertEqual((dense["prompt_read_ratio"], dense["prompt_read_by_layer"]), (1, []))
+        self.assertEqual(kv["resident_bytes"], dense["resident_bytes"])
+
     def test_the_answer_depends_neither_on_threads_nor_on_the_run(self):
         for args in (["--temp", "1", "--seed", "7"], ["--plan", PLAN], []):
             args = ["-n", "24", "--ignore-eos", *args]

@@ -83,6 +83,36 @@ struct Bench {
     });
   }
 
+  // A prompt's chunk whose tiles read one block of 128 keys in `every`, and the newest two.
+  void blocks(const char* name, const Shape& s, int64_t past, int64_t fresh, int every) {
+    if (skips(name)) return;
+    const Tokens x(s, past + fresh, 1);
+    Scene scene(s, 1, 0, 256 << 20);
+    scene.add_row(x, past, fresh, 256);
+    scene.build();
+    const int64_t group = s.q_heads / s.kv_heads, tiles = (fresh * group + 127) / 128,
+                  items = tiles * s.kv_heads;
+    const int64_t cap = (past + fresh + 127) / 128;
+    std::vector<int64_t> first(1, 0);
+    std::vector<int32_t> counts(static_cast<size_t>(items), 0), which(size_t(items * cap), 0);
+    double keys = 0;
+    for (int64_t i = 0; i < items; ++i) {
+      const int64_t last = (past + std::min(fresh - 1, (i % tiles * 128 + 127) / group)) / 128;
+      for (int64_t b = 0; b <= last; ++b) {
+        if ((b + i) % every == 0 || b + 1 >= last) which[size_t(i * cap + counts[size_t(i)]++)] = int32_t(b);
+      }
+      keys += 128.0 * counts[size_t(i)] * 128.0;  // of packed rows
+    }
+    BlockList list;
+    list.first = TensorView::of(first.data(), DType::kI64, {1});
+    list.counts = TensorView::of(counts.data(), DType::kI32, {items});
+    list.blocks = TensorView::of(which.data(), DType::kI32, {items, cap});
+    scene.args().blocks = &list;
+    report(name, 0, 2 * keys * (s.k_dim + s.v_dim), repeats, [&] {
+      attend_plain(scene.args(), scene.part(), stream);
+    });
+  }
+
   // One decode step through `layers` layers whose slices lie in common pages, as a store lays them out: more
   // than the caches hold.
   void step(const char* name, const Shape& s, int64_t past, int64_t layers) {
@@ -226,6 +256,7 @@ void run_all(int threads, int repeats, const std::string& only) {
   b.attend("chunk 512 over 1536, 32 of 8 x 128", wide, 1536, 512);
   b.attend("chunk 64 over 8K", smol, 8192, 64);
   b.attend("chunk 512 over 16K, 14 of 2 x 64", qwen, 16384, 512);
+  b.blocks("chunk 2K over 14K, 14 of 2 x 64, 1 block in 10", qwen, 14336, 2048, 10);
   b.window("window 512, chunk 512 over 8K", smol, 8192, 512, 512);
   b.window("window 512, decode at 8K", smol, 8192, 1, 512);
   b.repeats = std::max(1, repeats / 20);
