@@ -214,6 +214,14 @@ void run_item(const Pass& pass, const Item& item, int thread) {
   const int64_t split = pass.split_of(item.row), places = pass.places_of(item, keys);
   const int64_t last = item.split + item.splits, later = last > places / split ? places : last * split;
   const bool alone = item.partial >= 0;
+  if (alone) {  // its first block is the one that nobody asked for early
+    Ahead ahead;
+    const int64_t begin = item.split * split;
+    reader.look_ahead(keys, begin, std::min(begin + kKeyBlock, later), true, item.heads, ahead);
+    for (int i = 0; i < ahead.n; ++i) {
+      for (const char* p = ahead.begin[i]; p < ahead.end[i]; p += 64) __builtin_prefetch(p);
+    }
+  }
   for (int64_t s = item.split; s < last; ++s) {
     std::fill(w.run.m, w.run.m + all, kMinusInf);
     std::fill(w.run.l, w.run.l + all, 0.f);
