@@ -1,38 +1,21 @@
 // A row is a cluster of 8 or 16 blocks, each with a stretch of the vocabulary in shared memory: read once,
 // first as logits, then as weights. Cuts (the k-th best, the end of top_p) are found by histograms that all
 // blocks share, narrowed to the bin that holds the cut until few enough are left to be ranked one by one.
-//
-// An element's order is a 64-bit number: the order-preserving bits of its logit, then the complement of its
-// id. Counts and the mantissas of weights of one binary exponent add up as integers: exact in any order.
+// Counts and the mantissas of weights of one binary exponent add up as integers: exact in any order.
 #include <cstdio>
 #include <cstdlib>
 
 #include "device/cuda/launch.h"
-#include "device/cuda/mma.cuh"
 #include "device/cuda/stream.h"
 #include "kernels/sample/sample_cuda.h"
+#include "kernels/sample/sample_cut_cuda.cuh"
 
 namespace se::cuda {
 namespace {
 
-constexpr int kThreads = 512, kWarps = kThreads / 32, kMostCluster = 16;
-constexpr int kFewRows = 8;  // rows that clusters of 16 take at once
-constexpr int kBlock = 256,
-              kStride = kBlock + 8;  // a block of the draw; apart in shared memory, for its banks
-constexpr int kBins = 512, kFew = 256, kCopies = 4;
-constexpr int64_t kMostShared = 232448, kStaticShared = 19 << 10;
+using namespace sampling;
 
-__device__ __forceinline__ uint32_t key_of(float x) {  // NaN: 0, which no number has
-  if (x != x) return 0;
-  const uint32_t u = __float_as_uint(x == 0 ? 0.f : x);
-  return u & 0x80000000u ? ~u : u | 0x80000000u;
-}
-__device__ __forceinline__ float logit_of(uint32_t key) {
-  return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
-}
-__device__ __forceinline__ uint64_t order_of(float x, int id) {
-  return uint64_t(key_of(x)) << 32 | uint32_t(~uint32_t(id));
-}
+constexpr int kFewRows = 8;  // rows that clusters of 16 take at once
 
 // exp_nonpositive of softmax_weights.h, step by step: no fused product may sneak in.
 __device__ __forceinline__ float exp_nonpositive(float x) {
@@ -67,221 +50,11 @@ __device__ double uniform(uint64_t seed, uint64_t stream, uint64_t counter) {
   return double((uint64_t(c0) << 32 | c1) >> 11) * 0x1p-53;
 }
 
-// `p` in another block of the cluster.
-template <typename T>
-__device__ __forceinline__ T* in_block(T* p, int rank) {
-  uint64_t at;
-  asm volatile("mapa.u64 %0, %1, %2;" : "=l"(at) : "l"(p), "r"(rank));
-  return reinterpret_cast<T*>(at);
-}
-__device__ __forceinline__ void cluster_sync() {
-  cluster_arrive();
-  cluster_wait();
-}
-__device__ __forceinline__ int cluster_rank() {
-  uint32_t rank;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return int(rank);
-}
-
-struct Shared {
-  // By turns, so that one use may begin while others still read the last one's.
-  uint32_t bins[2][2][kBins];  // mantissas: the low 12 bits, the others
-  int count[2];                // of `list`, in block 0
-  uint32_t exponents[kCopies][2][128];
-  uint64_t exponent_sum[128];
-  double sum_of_exponent[128];
-  uint64_t best[kMostCluster], least[2][kMostCluster], most[2][kMostCluster];
-  uint32_t floor[kMostCluster];
-  uint64_t list[kFew];  // block 0: the elements that may be the cut, and what they count
-  uint32_t list_counts[kFew];
-  uint64_t warp[2][kWarps];
-  double warp_sum[kWarps];
-  uint64_t cut, before;
-  int own, bin, exponent, first;  // own: of this block's in `list`
-};
-static_assert(sizeof(Shared) <= kStaticShared);
-
-__device__ __forceinline__ uint64_t max64(uint64_t a, uint64_t b) { return a > b ? a : b; }
-__device__ __forceinline__ uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
-// The least and the greatest of a block's, in thread 0.
-__device__ __forceinline__ void block_range(Shared& s, uint64_t& least, uint64_t& most) {
-  for (int d = 16; d > 0; d /= 2) {
-    least = min64(least, __shfl_xor_sync(~0u, least, d));
-    most = max64(most, __shfl_xor_sync(~0u, most, d));
-  }
-  if (threadIdx.x % 32 == 0) s.warp[0][threadIdx.x / 32] = least, s.warp[1][threadIdx.x / 32] = most;
-  __syncthreads();
-  if (threadIdx.x >= 32) return;
-  const int w = threadIdx.x % kWarps;
-  least = s.warp[0][w], most = s.warp[1][w];
-  for (int d = kWarps / 2; d > 0; d /= 2) {
-    least = min64(least, __shfl_xor_sync(~0u, least, d));
-    most = max64(most, __shfl_xor_sync(~0u, most, d));
-  }
-}
-
-// The sum over the threads before this one, and over all.
-template <typename T>
-__device__ __forceinline__ T threads_before(T mine, T* warps, T& all) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  T sum = mine;
-  for (int d = 1; d < 32; d *= 2) {
-    const T other = __shfl_up_sync(~0u, sum, d);
-    if (lane >= d) sum += other;
-  }
-  __syncthreads();  // the last use of `warps` is over
-  if (lane == 31) warps[warp] = sum;
-  __syncthreads();
-  T before = 0;
-  all = 0;
-  for (int w = 0; w < kWarps; ++w) {
-    if (w < warp) before += warps[w];
-    all += warps[w];
-  }
-  const T up = __shfl_up_sync(~0u, sum, 1);
-  return lane == 0 ? before : before + up;
-}
-
-struct Stretch {  // what this block holds
-  float* x;       // [blocks * kStride]
-  int rank, first, count;
-  __device__ __forceinline__ float& at(int e) const { return x[e + e / kBlock * (kStride - kBlock)]; }
-
-  // go(element, what is held of it) for the first n elements, some loads ahead of their use.
-  template <typename Go>
-  __device__ __forceinline__ void each(int n, const Go& go) const {
-    constexpr int kAhead = 8;
-    for (int base = threadIdx.x; base < n; base += kAhead * kThreads) {
-      float held[kAhead];
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) held[i] = base + i * kThreads < n ? at(base + i * kThreads) : 0;
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i)
-        if (base + i * kThreads < n) go(base + i * kThreads, held[i]);
-    }
-  }
-  // Reads the logits, NaN up to `padded`. All under way at once. Ends with a barrier.
-  __device__ __forceinline__ void read(const float* logits, int padded) const {
-    const uint32_t to = uint32_t(__cvta_generic_to_shared(x));
-    const auto place = [&](int e) { return to + (e + e / kBlock * (kStride - kBlock)) * 4; };
-    int done = 0;
-    if ((reinterpret_cast<uint64_t>(logits) & 15) == 0) {
-      done = count / 4 * 4;
-#pragma unroll 4
-      for (int e = threadIdx.x * 4; e < done; e += kThreads * 4) copy16(place(e), logits + e, true);
-    }
-    for (int e = done + threadIdx.x; e < padded; e += kThreads) {
-      if (e < count)
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(place(e)), "l"(logits + e) : "memory");
-      else
-        at(e) = __int_as_float(0x7fffffff);
-    }
-    asm volatile("cp.async.wait_all;" ::: "memory");
-    __syncthreads();
-  }
-};
-
-// a / b, correctly rounded; r: 1 / b, b between 2^-64 and 2^64 (or r is 0: the slow way).
+// a / b, correctly rounded; r: 1 / b. b between 2^-64 and 2^64, a 0 or at least 2^-60 in size.
 __device__ __forceinline__ float quotient(float a, float b, float r) {
-  if (r == 0 || (fabsf(a) < 0x1p-60f && a != 0)) return __fdiv_rn(a, b);
   float q = __fmul_rn(a, r);
   q = __fmaf_rn(__fmaf_rn(-b, q, a), r, q);
   return __fmaf_rn(__fmaf_rn(-b, q, a), r, q);  // -inf becomes NaN: no weight either way
-}
-
-// The order of the first element, best first, with which the counts reach `need`; 0 if all do not. get(e,
-// held, x, counts): whether element e of this block takes part, its logit, and what it counts (below 2^24).
-// The first histogram has bins of 1 / per_bin logits from `high` down and leaves out what lies below them,
-// the others are over orders. `turn` counts the histograms of the launch.
-template <int kCluster, bool kCounts, typename Get>
-__device__ uint64_t
-find_cut(Shared& s, const Stretch& v, const Get& get, uint64_t need, float high, float per_bin, int& turn) {
-  uint64_t low = 0, top = ~uint64_t(0);
-  int shift = 0;
-  for (bool values = true;; values = false, ++turn) {
-    uint32_t(&bins)[2][kBins] = s.bins[turn & 1];
-    for (int i = threadIdx.x; i < 2 * kBins; i += kThreads) bins[i / kBins][i % kBins] = 0;
-    if (threadIdx.x == 0) s.count[turn & 1] = 0, s.own = 0, s.bin = -1;
-    __syncthreads();
-    if (!values) shift = max(0, 55 - __clzll(top - low));  // bins of at most 2^9
-    const auto bin_of = [&](float x, uint64_t order) {     // kBins: none
-      if (values) return int(fminf(fmaxf((high - x) * per_bin, 0.f), float(kBins)));
-      return order < low || order > top ? kBins : int((top - order) >> shift);
-    };
-    v.each(v.count, [&](int e, float held) {
-      float x;
-      uint32_t counts;
-      if (!get(e, held, x, counts)) return;
-      const int bin = bin_of(x, order_of(x, v.first + e));
-      if (bin == kBins) return;
-      atomicAdd(&bins[0][bin], counts & 0xfff);
-      if (kCounts) atomicAdd(&bins[1][bin], counts >> 12);
-    });
-    cluster_sync();
-    uint64_t mine = 0, all;
-#pragma unroll
-    for (int r = 0; r < kCluster; ++r) {
-      mine += *in_block(&bins[0][threadIdx.x], r);
-      if (kCounts) mine += uint64_t(*in_block(&bins[1][threadIdx.x], r)) << 12;
-    }
-    const uint64_t before = threads_before(mine, s.warp[0], all);
-    if (before < need && need <= before + mine) s.bin = threadIdx.x, s.before = before;
-    __syncthreads();
-    const int bin = s.bin;
-    if (bin < 0 && values) {  // further down than the first histogram looks
-      __syncthreads();
-      continue;
-    }
-    if (bin < 0) return ++turn, 0;
-    need -= s.before;
-    if (!values) {
-      const uint64_t end = top - (uint64_t(bin) << shift), span = (uint64_t(1) << shift) - 1;
-      low = max64(low, end > span ? end - span : 0), top = end;
-    }
-    uint64_t least = ~uint64_t(0), most = 0;
-    int* count = in_block(&s.count[turn & 1], 0);
-    v.each(v.count, [&](int e, float held) {
-      float x;
-      uint32_t counts;
-      if (!get(e, held, x, counts)) return;
-      const uint64_t order = order_of(x, v.first + e);
-      if (values ? bin_of(x, order) != bin : order < low || order > top) return;
-      least = min64(least, order), most = max64(most, order);
-      if (atomicAdd(&s.own, 1) > kFew) return;  // too many anyway
-      const int place = atomicAdd(count, 1);
-      if (place < kFew) *in_block(&s.list[place], 0) = order, *in_block(&s.list_counts[place], 0) = counts;
-    });
-    if (values) {
-      block_range(s, least, most);
-      if (threadIdx.x < kCluster) {
-        *in_block(&s.least[turn & 1][v.rank], threadIdx.x) = least;
-        *in_block(&s.most[turn & 1][v.rank], threadIdx.x) = most;
-      }
-    }
-    cluster_sync();
-    const int n = *count;
-    if (n <= kFew) {
-      if (v.rank == 0 && threadIdx.x / 32 * 16 < n) {  // two threads a candidate
-        const int own = threadIdx.x / 2;
-        const uint64_t order = own < n ? s.list[own] : 0;
-        uint64_t better = 0;
-        for (int i = threadIdx.x % 2; i < n; i += 2)
-          if (s.list[i] > order) better += s.list_counts[i];
-        better += __shfl_xor_sync(~0u, better, 1);
-        if (own < n && better < need && need <= better + s.list_counts[own])
-          for (int r = threadIdx.x % 2; r < kCluster; r += 2) *in_block(&s.cut, r) = order;
-      }
-      cluster_sync();
-      return ++turn, s.cut;
-    }
-    if (values) {
-      low = ~uint64_t(0), top = 0;
-      for (int r = 0; r < kCluster; ++r)
-        low = min64(low, s.least[turn & 1][r]), top = max64(top, s.most[turn & 1][r]);
-    }
-  }
 }
 
 // The exponent of the weights among which top_p is reached (s.exponent), and what of their mantissas' sum is
@@ -382,6 +155,7 @@ __global__ __launch_bounds__(kThreads, 2) void sample_kernel(const __grid_consta
   const int padded = (v.count + kBlock - 1) / kBlock * kBlock, row = blockIdx.y, lane = threadIdx.x % 32;
   cluster_arrive();
   for (int i = threadIdx.x; i < kCopies * 2 * 128; i += kThreads) (&s.exponents[0][0][0])[i] = 0;
+  if (threadIdx.x == 0) s.count[0] = s.count[1] = 0;
   pdl_wait();
   pdl_release();
   const SampleRow ask = p.row[row];
@@ -398,6 +172,10 @@ __global__ __launch_bounds__(kThreads, 2) void sample_kernel(const __grid_consta
     *in_block(&s.best[v.rank], threadIdx.x) = best;
     *in_block(&s.floor[v.rank], threadIdx.x) = uint32_t(floor >> 32);
   }
+  if (threadIdx.x < kCluster * kWarps) {  // block_range has left them there
+    const int w = threadIdx.x % kWarps;
+    *in_block(&s.warp_best[v.rank * kWarps + w], threadIdx.x / kWarps) = uint32_t(s.warp[1][w] >> 32);
+  }
   cluster_sync();
   uint32_t lowest = ~0u;
   for (int r = 0; r < kCluster; ++r)
@@ -411,6 +189,23 @@ __global__ __launch_bounds__(kThreads, 2) void sample_kernel(const __grid_consta
   int turn = 0;
   uint64_t k_cut = 0;
   if (ask.top_k > 0 && ask.top_k < p.vocab) {
+    // At least k are as good as the k-th best of the warps' best, and hardly more.
+    constexpr int kWarpsOfRow = kCluster * kWarps;
+    const bool few = ask.top_k <= kWarpsOfRow / 2;
+    if (few && threadIdx.x < kWarpsOfRow) {
+      const uint32_t key = s.warp_best[threadIdx.x];
+      int better = 0;
+#pragma unroll 4
+      for (int i = 0; i < kWarpsOfRow; i += 4) {
+        const uint4 other = *reinterpret_cast<const uint4*>(s.warp_best + i);
+        const int at = threadIdx.x - i;  // ties: by place
+        better +=
+            (other.x > key || (other.x == key && at > 0)) + (other.y > key || (other.y == key && at > 1)) +
+            (other.z > key || (other.z == key && at > 2)) + (other.w > key || (other.w == key && at > 3));
+      }
+      if (better == ask.top_k - 1) s.likely = key;
+    }
+    __syncthreads();
     const float range = most - logit_of(lowest);
     k_cut = find_cut<kCluster, false>(
         s,
@@ -420,6 +215,7 @@ __global__ __launch_bounds__(kThreads, 2) void sample_kernel(const __grid_consta
           return x == x;
         },
         uint64_t(ask.top_k),
+        few ? uint64_t(s.likely) << 32 : ~uint64_t(0),
         most,
         range > 0 && range < INFINITY ? float(kBins - 1) / range : 0.f,
         turn);
@@ -431,13 +227,27 @@ __global__ __launch_bounds__(kThreads, 2) void sample_kernel(const __grid_consta
   constexpr int kAtOnce = 4;
   for (int base = threadIdx.x; base - lane < padded; base += kAtOnce * kThreads) {  // padded: whole warps
     float w[kAtOnce];
-    bool any = false;
+    bool any = false, far = inverse == 0;
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int e = base + i * kThreads;
-      const float x = e < padded ? v.at(e) : __int_as_float(0x7fffffff), off = __fsub_rn(x, most);
-      w[i] = ask.temperature == 1 ? off : quotient(off, ask.temperature, inverse);
-      if (!(w[i] >= ask.lowest) || order_of(x, v.first + e) < k_cut) w[i] = -INFINITY;
+      const float x = e < padded ? v.at(e) : __int_as_float(0x7fffffff);
+      w[i] = __fsub_rn(x, most);
+      far = far || (fabsf(w[i]) < 0x1p-60f && w[i] != 0);
+      if (k_cut > 0 && order_of(x, v.first + e) < k_cut) w[i] = -INFINITY;
+    }
+    if (ask.temperature != 1) {
+      if (__any_sync(~0u, far)) {
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) w[i] = __fdiv_rn(w[i], ask.temperature);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) w[i] = quotient(w[i], ask.temperature, inverse);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (!(w[i] >= ask.lowest)) w[i] = -INFINITY;
       any = any || w[i] > -87.f;
     }
     if (__any_sync(~0u, any)) {
@@ -470,6 +280,7 @@ __global__ __launch_bounds__(kThreads, 2) void sample_kernel(const __grid_consta
           return true;
         },
         need,
+        0,
         most + ask.temperature * 0.6931472f * float(int(exponent) - 126),
         float(kBins) / (ask.temperature * 0.6931472f),
         turn);

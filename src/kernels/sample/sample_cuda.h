@@ -23,7 +23,7 @@ struct SampleRow {  // what a row asks for; lies in device memory, so that a cap
 };
 SampleRow sample_row(const SampleParams& params, uint64_t position);  // host
 
-inline constexpr int64_t kSampleVocab = 389'000;  // most logits of a row
+inline constexpr int64_t kSampleVocab = 387'000;  // most logits of a row
 
 struct SampleLaunch {
   const float* logits = nullptr;  // f32 [rows, ..], row r at logits + r * logits_row
