@@ -110,6 +110,8 @@ void scores_checks(Bench& bench);  // SnapKV's votes, pooling
 void scores_cases(Bench& bench);
 void keep_checks(Bench& bench);
 void keep_cases(Bench& bench);
+void gguf_checks(Bench& bench);
+void gguf_cases(Bench& bench);
 void layer_cases(Bench& bench);  // the chained decode layers
 
 }  // namespace se::kbench

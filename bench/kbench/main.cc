@@ -1,7 +1,7 @@
 // sparse-engine-kbench: checks and times the CUDA kernels.
 //   --check      checks only: small shapes, fit for compute-sanitizer
 //   --repeats N  (default 50)       --op NAME: read attention prefill blocks latent quest topk linear moe
-//   block_gemm gemm moe_prompt small sample scores keep layer      --device cuda:N
+//   block_gemm gemm moe_prompt small sample scores keep gguf layer      --device cuda:N
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -155,6 +155,7 @@ int run(int argc, char** argv) {
                          {"sample", sample_checks, sample_cases},
                          {"scores", scores_checks, scores_cases},
                          {"keep", keep_checks, keep_cases},
+                         {"gguf", gguf_checks, gguf_cases},
                          {"layer", nullptr, layer_cases}};
   for (const Op& o : kOps)
     if (wanted(o.name) && o.checks) o.checks(b);
