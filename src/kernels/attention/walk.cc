@@ -124,18 +124,19 @@ void BlockReader::read_runs(
     const int64_t t1 = std::min(run_tokens(row.runs[e]), end - e * unit);
     if (t0 >= t1) continue;
     const int64_t slot = run_slot(row.runs[e]) + row.offset + t0, n = t1 - t0;
-    for (int64_t i = 0; i < n; ++i) {
-      b.place[b.n + i] = int32_t(e * unit + t0 + i - begin);
-      b.k[b.n + i] = k_tile_ + (b.n + i) * k_stride_;
-      b.v[b.n + i] = source_.v_in_k ? b.k[b.n + i] : v_tile_ + (b.n + i) * v_stride_;
+    for (int64_t i = 0; i < n; ++i) b.place[b.n + i] = int32_t(e * unit + t0 + i - begin);
+    for (int64_t i = b.n; !direct && i < b.n + n; ++i) {
+      b.k[i] = k_tile_ + i * k_stride_;
+      b.v[i] = source_.v_in_k ? b.k[i] : v_tile_ + i * v_stride_;
     }
     const bool own_values = values && !source_.v_in_k;
     if (source_.load) {
       decode(row.kv_head, slot, int(n), false, k_tile_ + b.n * k_stride_);
       if (own_values) decode(row.kv_head, slot, int(n), true, v_tile_ + b.n * v_stride_);
     } else {
-      const char* k = kp.at<char>(slot / page, slot % page, row.kv_head);
-      const char* v = own_values ? vp.at<char>(slot / page, slot % page, row.kv_head) : k;
+      const int64_t id = slot / page, token = slot % page;
+      const char* k = kp.at<char>(id, token, row.kv_head);
+      const char* v = own_values ? vp.at<char>(id, token, row.kv_head) : k;
       if (direct) {
         const int64_t v_step = own_values ? vp.stride[1] : kp.stride[1];
         for (int64_t i = 0; i < n; ++i) {
@@ -172,24 +173,30 @@ void BlockReader::look_ahead(
   const KvIndex& index = source_.part->index;
   const int64_t begin = at - row.base, end = to - row.base;
   const int64_t unit = index.unit, page = index.page;
+  struct Piece {  // tokens [first, first + n) of a page
+    int64_t page, first, n;
+  } pieces[kKeyBlock];
+  int n_pieces = 0;
+  for (int64_t e = std::max<int64_t>(begin, 0) / unit; e < row.n_runs && e * unit < end; ++e) {
+    const int64_t t0 = std::max<int64_t>(begin - e * unit, 0);
+    const int64_t n = std::min(run_tokens(row.runs[e]), end - e * unit) - t0;
+    const int64_t slot = run_slot(row.runs[e]) + row.offset + t0;
+    if (n > 0) pieces[n_pieces++] = {slot / page, slot % page, n};
+  }
   // Plain: the planes of keys and values. A codec's: all that lie in pages by item and KV head.
   const int planes = source_.load ? int(source_.part->planes.size()) : values && !source_.v_in_k ? 2 : 1;
   for (int h = row.kv_head; h < row.kv_head + heads; ++h) {  // in the order in which they are read
     for (int p = 0; p < planes; ++p) {
       const TensorView& plane = source_.part->planes[size_t(p)];
       if (source_.load && (plane.rank < 4 || plane.shape[1] <= 0 || page % plane.shape[1] != 0)) continue;
-      const int64_t per = page / plane.shape[1];  // tokens per item
-      const int64_t bytes = source_.load ? plane.stride[1] : plane.shape[3] * plane.stride[3];
-      const bool together = plane.stride[1] == bytes;
-      for (int64_t e = std::max<int64_t>(begin, 0) / unit; e < row.n_runs && e * unit < end; ++e) {
-        const int64_t t0 = std::max<int64_t>(begin - e * unit, 0);
-        const int64_t n = std::min(run_tokens(row.runs[e]), end - e * unit) - t0;
-        if (n <= 0) continue;
-        const int64_t slot = run_slot(row.runs[e]) + row.offset + t0;
-        const int64_t item = slot % page / per, items = (slot % page + n - 1) / per - item + 1;
-        const char* key = plane.at<char>(slot / page, item, h);
-        if (together) ahead.add(key, items * bytes);
-        for (int64_t t = 0; !together && t < items; ++t, key += plane.stride[1]) ahead.add(key, bytes);
+      const int64_t step = plane.stride[1], bytes = source_.load ? step : plane.shape[3] * plane.stride[3];
+      const int64_t per = plane.shape[1] == page ? 1 : page / plane.shape[1];  // tokens per item
+      for (int i = 0; i < n_pieces; ++i) {
+        int64_t item = pieces[i].first, items = pieces[i].n;
+        if (per > 1) item /= per, items = (pieces[i].first + pieces[i].n - 1) / per - item + 1;
+        const char* key = plane.at<char>(pieces[i].page, item, h);
+        if (step == bytes) ahead.add(key, items * bytes);
+        for (int64_t t = 0; step != bytes && t < items; ++t, key += step) ahead.add(key, bytes);
       }
     }
   }
