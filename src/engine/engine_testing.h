@@ -57,7 +57,10 @@ inline const std::vector<std::string>& test_plans() {
       "kivi(bits=2)+quest(budget=64)",
       "snapkv(budget=64,sink=4,recent=16,window=8)+kivi+quest(budget=48)",
       "streamingllm(budget=64,sink=4)+fp8(format=e5m2)",
-      "snapkv(budget=50%,sink=4,recent=16,window=8)+fp8+quest(budget=48,dense_layers=0)"};
+      "snapkv(budget=50%,sink=4,recent=16,window=8)+fp8+quest(budget=48,dense_layers=0)",
+      "flashprefill(threshold=1,block=16,sink=1,window=1,last=1,min_len=32)+fp8+quest(budget=64)",
+      "flashprefill(threshold=1,block=16,sink=1,window=1,last=1,min_len=32)+"
+      "snapkv(budget=48,sink=4,recent=16,window=8)+kivi"};
   return plans;
 }
 

@@ -94,6 +94,8 @@ const std::vector<Case>& cases() {
       {"snapkv(budget=160,sink=4,recent=32,window=16,every=16)"},
       {"snapkv(budget=192,sink=4,recent=32,window=16)+quest(budget=96,dense_layers=0)"},
       {"streamingllm(budget=128,sink=4)"},
+      {"flashprefill(threshold=0.9,block=16,sink=1,window=2,last=1,min_len=64)+quest(budget=128,dense_layers="
+       "0)"},
       {"fp8+quest(budget=128,dense_layers=0)", true},
       {"kivi+quest(budget=128,dense_layers=0)", true},
       {"kivi(bits=2)", true},
