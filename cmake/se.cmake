@@ -35,8 +35,8 @@ set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1 -DSE_DEBUG=1")
 target_include_directories(se_flags INTERFACE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
 target_link_libraries(se_flags INTERFACE Threads::Threads)
 
+enable_testing()  # a build without tests may have the GPU's checks
 if(SE_TESTS)
-  enable_testing()
   find_package(GTest REQUIRED)
 endif()
 

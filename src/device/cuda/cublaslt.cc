@@ -10,10 +10,12 @@
 namespace se::cuda {
 namespace {
 
-constexpr const char* kLibrary = "libcublasLt.so.13";
+// By the loader's own search, then where a toolkit usually lies.
+constexpr const char *kLibrary = "libcublasLt.so.13", *kUsual = "/usr/local/cuda/lib64/libcublasLt.so.13";
 
 Result<CublasLt> open() {
   void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+  if (!library) library = dlopen(kUsual, RTLD_NOW | RTLD_LOCAL);
   if (!library)
     return unsupported(
         format("dense 16-bit products need cuBLAS 13: {} (is the toolkit's library folder in "

@@ -3,6 +3,8 @@
 // values = keys turned x weights. One warp brings the tiles to two places; two warpgroups take every other
 // tile each, with a running softmax of their own, and are merged at the end of a split. A second kernel
 // merges the splits.
+#include <algorithm>
+
 #include "device/cuda/hopper.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/mma.cuh"
@@ -17,6 +19,7 @@ constexpr int kGroup = kWide * 1024;           // bytes of 8 keys: 9 x 8 rows of
 constexpr int kKeys = kTile / 8 * kGroup;      // of a tile
 constexpr int kQueryBlock = 2 * kHeads * 128;  // 64 channels of both pieces of all heads
 constexpr int kWeights = kHeads * 128;         // one piece of a tile's weights
+constexpr int kSumPitch = kLatentValue + 4;    // of a head's sums in the place of q
 constexpr int kThreads = 384;
 
 struct Shared {  // at a multiple of 1,024 bytes
@@ -27,6 +30,8 @@ struct Shared {  // at a multiple of 1,024 bytes
   uint64_t full[2], empty[2];
   uint32_t there[2][2];
 };
+
+static_assert(sizeof(Shared::q) >= kHeads * kSumPitch * 4);
 
 struct Item {
   int entry = -1, split_at = 0, splits = 0, row = 0, slice = 0, token = 0;
@@ -145,17 +150,28 @@ __device__ __forceinline__ void produce(const DecodeParams& p, const CUtensorMap
   }
 }
 
-// The queries of a slice as two BF16 pieces, heads that are not there as zeros. 256 threads.
+// The queries of a slice as two BF16 pieces, heads that are not there as zeros. 256 threads; all loads are
+// under way at once.
 __device__ __forceinline__ void take_queries(const DecodeParams& p, const Item& it, char* q, int thread) {
-  for (int i = thread; i < kHeads * (kLatentKey / 8); i += 256) {
-    const int h = i / (kLatentKey / 8), c = i % (kLatentKey / 8);
-    uint4 high{0, 0, 0, 0}, rest{0, 0, 0, 0};
-    if (it.slice * kHeads + h < p.group) {
+  constexpr int kPieces = kHeads * (kLatentKey / 8), kRounds = (kPieces + 255) / 256;
+  float4 v[kRounds][2];
+#pragma unroll
+  for (int i = 0; i < kRounds; ++i) {
+    const int at = i * 256 + thread, h = at / (kLatentKey / 8), c = at % (kLatentKey / 8);
+    v[i][0] = v[i][1] = float4{0, 0, 0, 0};
+    if (at < kPieces && it.slice * kHeads + h < p.group) {
       const float* from = p.q + it.token * p.q_token + (it.slice * kHeads + h) * p.q_head + c * 8;
-      const float4 a = *reinterpret_cast<const float4*>(from), b = *reinterpret_cast<const float4*>(from + 4);
-      pieces<__nv_bfloat16>(a.x, a.y, high.x, rest.x), pieces<__nv_bfloat16>(a.z, a.w, high.y, rest.y);
-      pieces<__nv_bfloat16>(b.x, b.y, high.z, rest.z), pieces<__nv_bfloat16>(b.z, b.w, high.w, rest.w);
+      v[i][0] = *reinterpret_cast<const float4*>(from), v[i][1] = *reinterpret_cast<const float4*>(from + 4);
     }
+  }
+#pragma unroll
+  for (int i = 0; i < kRounds; ++i) {
+    const int at = i * 256 + thread, h = at / (kLatentKey / 8), c = at % (kLatentKey / 8);
+    if (at >= kPieces) break;
+    const float4 a = v[i][0], b = v[i][1];
+    uint4 high, rest;
+    pieces<__nv_bfloat16>(a.x, a.y, high.x, rest.x), pieces<__nv_bfloat16>(a.z, a.w, high.y, rest.y);
+    pieces<__nv_bfloat16>(b.x, b.y, high.z, rest.z), pieces<__nv_bfloat16>(b.z, b.w, high.w, rest.w);
     char* to = q + c / 8 * kQueryBlock + h / 8 * 1024 + (h & 7) * 128 + ((c ^ h) & 7) * 16;
     *reinterpret_cast<uint4*>(to) = high;
     *reinterpret_cast<uint4*>(to + kHeads * 128) = rest;
@@ -306,25 +322,28 @@ __device__ __forceinline__ void consume(const DecodeParams& p, Shared& s) {
         reinterpret_cast<float2*>(p.part_lse)[part + h] = {
             both, s.state[0][1][h] * power2(a - base) + s.state[1][1][h] * power2(b - base)};
     }
-    // One warpgroup's sums, then the other's added: each place by one thread of each.
-    float* sums = p.part_out + part * kLatentValue;
+    // One warpgroup's sums in the place of q, then the other's added, then out by rows.
+    float* sums = reinterpret_cast<float*>(s.q);
 #pragma unroll
     for (int turn = 0; turn < 2; ++turn) {
-      if (turn == 1) named_sync(1, 256);
+      if (turn == 1) named_sync(4, 256);
       if (group == turn)
 #pragma unroll
         for (int m = 0; m < 8; ++m)
 #pragma unroll
           for (int i = 0; i < 12; ++i) {
-            const int j = i / 4 * 2 + i % 2, h = i / 4 * 8 + 2 * c + i % 2;
-            const int channel = m * 64 + warp * 16 + g + i / 2 % 2 * 8;
-            float* to = sums + h * kLatentValue + channel;
-            const float x = o[m][i] * f[j];
-            if (turn == 0)
-              __stcg(to, x);
-            else
-              __stcg(to, __ldcg(to) + x);
+            const int h = i / 4 * 8 + 2 * c + i % 2;
+            float* to = sums + h * kSumPitch + m * 64 + warp * 16 + g + i / 2 % 2 * 8;
+            const float x = o[m][i] * f[i / 4 * 2 + i % 2];
+            *to = turn == 0 ? x : *to + x;
           }
+    }
+    named_sync(1, 256);
+    const int heads = min(kHeads, p.group - it.slice * kHeads);
+    for (int i = threadIdx.x - 128; i < heads * (kLatentValue / 4); i += 256) {
+      const int h = i / (kLatentValue / 4), at = i % (kLatentValue / 4) * 4;
+      __stcg(reinterpret_cast<float4*>(p.part_out + (part + h) * kLatentValue + at),
+             *reinterpret_cast<const float4*>(sums + h * kSumPitch + at));
     }
   }
 }
@@ -350,59 +369,86 @@ __global__ __launch_bounds__(kThreads, 1) void latent_kernel(const __grid_consta
   }
 }
 
-// A block a (listed row, head): splits in ascending order, then the present. 128 threads, four channels each.
-__global__ __launch_bounds__(128) void latent_merge(const __grid_constant__ DecodeParams p) {
-  constexpr int kBatch = 8;  // splits whose sums are under way together
-  __shared__ float dots[4];
-  pdl_wait();
-  pdl_release();
-  const int listed = blockIdx.x, head = blockIdx.y, thread = threadIdx.x, lane = thread % 32;
+constexpr int kMergeWarps = 16, kMergeSlices = 4, kMergeBatch = 8;
+
+// A block a (listed row, head, 128 channels), a lane four of them. Warp w takes splits w, w + 16, ..; the
+// warps' sums are added in their order, then the present. With fewer warps there are no more splits than
+// warps: the same sums. What latent_kernel does not write is read ahead of the wait for it, which itself
+// waited for that.
+__global__ __launch_bounds__(kMergeWarps * 32) void latent_merge(const __grid_constant__ DecodeParams p) {
+  __shared__ float4 sums[kMergeWarps][32];
+  __shared__ float totals[kMergeWarps], dots;
+  const int listed = blockIdx.x, head = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int warps = blockDim.x / 32;
   if (listed >= *p.n) return;
   const int row = p.ids[listed], slices = (p.group + kHeads - 1) / kHeads, token = p.q_start[row];
   const int split = p.split[row], splits = max(1, ((p.counts[row] << p.unit_shift) + split - 1) / split);
   const int64_t first = (int64_t(listed * slices + head / kHeads) * p.max_splits) * kHeads + head % kHeads;
   const float2* state = reinterpret_cast<const float2*>(p.part_lse) + first;
-  const float* part = p.part_out + first * kLatentValue + thread * 4;
+  const int channel = blockIdx.z * 128 + lane * 4;
+  const float* part = p.part_out + first * kLatentValue + channel;
+  const float* q = p.q + token * p.q_token + head * p.q_head;
+  const auto dot_with = [&](int j) {  // all lanes of a warp
+    float dot = 0;
+#pragma unroll
+    for (int d = 0; d < kLatentKey; d += 32) dot += q[d + lane] * p.new_k[j * p.new_token + d + lane];
+    for (int d = 16; d > 0; d /= 2) dot += __shfl_xor_sync(~0u, dot, d);
+    return dot;
+  };
+  const int from = p.new_k ? p.kv_from[row] : token + 1;
+  if (warp == warps - 1 && from <= token) {
+    const float dot = dot_with(from);
+    if (lane == 0) dots = dot;
+  }
+  pdl_wait();
+  pdl_release();
   float top = -INFINITY, total = 0;
-  for (int i = lane; i < splits; i += 32) top = fmaxf(top, __ldcg(state + i * kHeads).x);
-  for (int d = 16; d > 0; d /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
   float4 acc{0, 0, 0, 0};
-  for (int base = 0; base < splits && top > -INFINITY; base += kBatch) {
-    float4 v[kBatch];
-    float2 s[kBatch];
+  for (int i = lane; i < splits; i += 32) top = fmaxf(top, __ldcg(state + i * kHeads).x);
+  for (int base = warp; base < splits; base += kMergeWarps * kMergeBatch) {
+    float4 v[kMergeBatch];
+    float2 s[kMergeBatch];
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int at = min(base + i, splits - 1) * kHeads;
-      v[i] = __ldcg(reinterpret_cast<const float4*>(part + int64_t(at) * kLatentValue)),
-      s[i] = __ldcg(state + at);
+    for (int i = 0; i < kMergeBatch; ++i) {
+      const int at = base + i * kMergeWarps;
+      v[i] = at < splits ? __ldcg(reinterpret_cast<const float4*>(part + int64_t(at * kHeads) * kLatentValue))
+                         : float4{0, 0, 0, 0};
+      s[i] = at < splits ? __ldcg(state + at * kHeads) : float2{-INFINITY, 0};
     }
+    if (base == warp)
+      for (int d = 16; d > 0; d /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const float f = base + i < splits ? power2(s[i].x - top) : 0;
+    for (int i = 0; i < kMergeBatch; ++i) {
+      const float f = top > -INFINITY ? power2(s[i].x - top) : 0;
       total += f * s[i].y;
       acc.x += f * v[i].x, acc.y += f * v[i].y, acc.z += f * v[i].z, acc.w += f * v[i].w;
     }
   }
-  const float* q = p.q + token * p.q_token + head * p.q_head;
-  for (int j = p.new_k ? p.kv_from[row] : token + 1; j <= token; ++j) {
-    const float* k = p.new_k + j * p.new_token;
-    float dot = 0;
-    for (int d = thread; d < kLatentKey; d += 128) dot += q[d] * k[d];
-    for (int d = 16; d > 0; d /= 2) dot += __shfl_xor_sync(~0u, dot, d);
-    __syncthreads();
-    if (lane == 0) dots[thread / 32] = dot;
-    __syncthreads();
-    const float x = ((dots[0] + dots[1]) + (dots[2] + dots[3])) * p.scale * kLog2e, now = fmaxf(top, x);
+  if (warp >= splits)
+    for (int d = 16; d > 0; d /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
+  sums[warp][lane] = acc;
+  if (lane == 0) totals[warp] = total;
+  __syncthreads();
+  if (warp > 0) return;
+  total = 0, acc = {0, 0, 0, 0};
+  for (int w = 0; w < warps; ++w) {
+    const float4 x = sums[w][lane];
+    total += totals[w];
+    acc.x += x.x, acc.y += x.y, acc.z += x.z, acc.w += x.w;
+  }
+  for (int j = from; j <= token; ++j) {
+    const float dot = j == from ? dots : dot_with(j);
+    const float x = dot * p.scale * kLog2e, now = fmaxf(top, x);
     const float old = power2(top - now), f = power2(x - now);
-    const float4 v = *reinterpret_cast<const float4*>(k + thread * 4);
+    const float4 v = *reinterpret_cast<const float4*>(p.new_k + j * p.new_token + channel);
     total = total * old + f, top = now;
     acc.x = acc.x * old + f * v.x, acc.y = acc.y * old + f * v.y;
     acc.z = acc.z * old + f * v.z, acc.w = acc.w * old + f * v.w;
   }
   const float inverse = total > 0 ? 1 / total : 0;
-  *reinterpret_cast<float4*>(p.out + token * p.out_token + head * p.out_head + thread * 4) = {
+  *reinterpret_cast<float4*>(p.out + token * p.out_token + head * p.out_head + channel) = {
       acc.x * inverse, acc.y * inverse, acc.z * inverse, acc.w * inverse};
-  if (thread == 0)
+  if (lane == 0 && blockIdx.z == 0)
     p.lse[token * p.lse_token + head * p.lse_head] = total > 0 ? top * kLn2 + logf(total) : -INFINITY;
 }
 
@@ -416,7 +462,12 @@ void latent_decode(const DecodeParams& p, const CUtensorMap& keys, int grid, Str
   }();
   (void)ready;
   launch(latent_kernel, dim3(unsigned(grid)), kThreads, kBytes, stream.get(), p, keys);
-  launch(latent_merge, dim3(unsigned(p.cap), unsigned(p.group)), 128, 0, stream.get(), p);
+  launch(latent_merge,
+         dim3(unsigned(p.cap), unsigned(p.group), kMergeSlices),
+         std::min(kMergeWarps, p.max_splits) * 32,
+         0,
+         stream.get(),
+         p);
 }
 
 }  // namespace se::cuda
