@@ -40,6 +40,14 @@ struct Pass {
   float *scratch = nullptr, *partial_out = nullptr, *partial_lse = nullptr;
 
   bool tiled(int64_t row) const { return prompts && row >= args.rows->decode_rows; }
+  // Decode rows over a part of codes alone, of which every row sees all.
+  bool multiplies_codes(const Item& item) const {
+    const CodeSource* c = source.codes;
+    if (!c || !core.absorb_codes || source.present || args.window > 0 || item.tokens != 1) return false;
+    const auto fits = [](int dim) { return dim > 0 && dim % 16 == 0 && dim <= kMostCodeDim; };
+    return item.row < args.rows->decode_rows && group <= core.few_rows && fits(c->format.k_dim) &&
+           fits(c->format.v_dim) && c->format.group % 16 == 0;
+  }
   int64_t tile_tokens(int64_t row) const {
     return std::max(1, (tiled(row) ? kPromptRows : kTileRows) / group);
   }
@@ -198,6 +206,40 @@ void absorb_split(const Pass& pass,
   }
 }
 
+// The same of codes that are multiplied as they lie.
+void absorb_codes(const Pass& pass,
+                  const Item& item,
+                  const RowKeys& keys,
+                  const BlockReader& reader,
+                  int64_t begin,
+                  int64_t end,
+                  int64_t later,
+                  TileWork& w) {
+  const int64_t rows = item.tokens * pass.group, kd = round_up8(pass.source.k_dim);
+  CodePiece pieces[kKeyBlock];
+  Ahead ahead;
+  for (int64_t b = begin; b < end; b += kKeyBlock) {
+    const int64_t to = std::min(b + kKeyBlock, end);
+    reader.look_ahead(keys, to, std::min(to + kKeyBlock, later), true, item.heads, ahead);
+    RowKeys head = keys;
+    for (int h = 0; h < item.heads; ++h, ++head.kv_head) {
+      const int n = reader.codes(head, b, to, pieces);
+      const Running run{
+          w.run.m + h * rows, w.run.l + h * rows, w.run.acc + h * rows * w.run.stride, w.run.stride};
+      if (n > 0)
+        pass.core.absorb_codes(w.q + h * rows * kd,
+                               kd,
+                               int(rows),
+                               pass.args.scale,
+                               pass.source.codes->format,
+                               pieces,
+                               n,
+                               run,
+                               &ahead);
+    }
+  }
+}
+
 void run_item(const Pass& pass, const Item& item, int thread) {
   float* scratch = pass.scratch + thread * pass.thread_floats;
   TileWork w = tile_work(pass, scratch);
@@ -226,7 +268,8 @@ void run_item(const Pass& pass, const Item& item, int thread) {
     std::fill(w.run.m, w.run.m + all, kMinusInf);
     std::fill(w.run.l, w.run.l + all, 0.f);
     std::fill(w.run.acc, w.run.acc + all * w.run.stride, 0.f);
-    absorb_split(pass, item, keys, reader, s * split, std::min((s + 1) * split, places), later, w);
+    const auto absorb = pass.multiplies_codes(item) ? absorb_codes : absorb_split;
+    absorb(pass, item, keys, reader, s * split, std::min((s + 1) * split, places), later, w);
     for (int64_t r = 0; r < all; ++r) {
       const bool first = alone || s == item.split;
       const int64_t slot = item.partial + (s - item.split) * rows * source.kv_heads + r;

@@ -23,8 +23,11 @@ void attend_tiles(const AttendArgs& args,
                   int v_dim,
                   int kv_heads,
                   LoadTile load,
-                  Stream& stream) {
-  attend(args, KeySource::coded(part, args.present, kv_heads, k_dim, v_dim, load), stream);
+                  Stream& stream,
+                  const CodeSource* codes) {
+  KeySource source = KeySource::coded(part, args.present, kv_heads, k_dim, v_dim, load);
+  source.codes = codes;
+  attend(args, source, stream);
 }
 
 void logits_tiles(const AttendArgs& args,

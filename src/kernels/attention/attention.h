@@ -10,6 +10,7 @@
 // do not show either. All query heads of a KV head share one read. Dot products and sums in f32, in an order
 // that depends on the dimension alone.
 #pragma once
+#include "kernels/attention/codes.h"
 #include "kernels/attention/records.h"
 
 namespace se {
@@ -45,13 +46,22 @@ namespace cpu {
 // the layer's offset is already added), of one KV head, keys or values, into out f32 [n, dim], row-major.
 using LoadTile =
     void (*)(const AttentionPart& part, int kv_head, int64_t slot, int n, bool values, float* out);
+// A codec of codes may say where `n` tokens from `slot` on lie (in one page, and in one run of `tokens`
+// tokens that share key steps): decode rows then multiply the codes, where the level can. Rows of prompts see
+// restored tiles.
+struct CodeSource {
+  CodeFormat format;
+  int tokens = 0;
+  CodePiece (*piece)(const AttentionPart& part, int kv_head, int64_t slot, int n) = nullptr;
+};
 void attend_tiles(const AttendArgs& args,
                   const AttentionPart& part,
                   int k_dim,
                   int v_dim,
                   int kv_heads,
                   LoadTile load,
-                  Stream& stream);
+                  Stream& stream,
+                  const CodeSource* codes = nullptr);
 void logits_tiles(const AttendArgs& args,
                   const AttentionPart& part,
                   int k_dim,

@@ -7,11 +7,11 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/attention/codes.h"
+
 namespace se::cpu {
 
 inline constexpr int kKeyBlock = 32;
-
-enum class RowType : uint8_t { kF32, kF16, kBF16 };
 
 // The running softmax of some query rows over one split: maximum, sum of weights, weighted sum of values.
 // A fresh one is m = -inf, l = 0, acc = 0.
@@ -76,6 +76,18 @@ struct AttentionCore {
   // Up to so many query rows read plain keys where they lie; for more, a block is widened once. No bit shows
   // it.
   int few_rows = 3;
+  // Folds up to kKeyBlock keys that all of up to eight rows see into `run`, their codes multiplied as they
+  // are: key steps are folded into the queries, value steps into the weights, minima are summed apart. dims
+  // at most kMostCodeDim. Null: this table has no such loop, codes are restored.
+  void (*absorb_codes)(const float* q,
+                       int64_t q_stride,
+                       int rows,
+                       float scale,
+                       const CodeFormat& format,
+                       const CodePiece* pieces,
+                       int n_pieces,
+                       const Running& run,
+                       Ahead* ahead) = nullptr;
 };
 
 extern const AttentionCore kCoreBaseline;

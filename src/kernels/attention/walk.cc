@@ -155,6 +155,22 @@ void BlockReader::read_runs(
   }
 }
 
+int BlockReader::codes(const RowKeys& row, int64_t begin, int64_t end, CodePiece* pieces) const {
+  const KvIndex& index = source_.part->index;
+  const int64_t unit = index.unit, share = source_.codes->tokens;
+  int n_pieces = 0;
+  for (int64_t e = begin / unit; e < row.n_runs && e * unit < end; ++e) {
+    const int64_t t0 = std::max<int64_t>(begin - e * unit, 0);
+    const int64_t t1 = std::min(run_tokens(row.runs[e]), end - e * unit);
+    for (int64_t t = t0; t < t1;) {
+      const int64_t slot = run_slot(row.runs[e]) + row.offset + t, n = std::min(t1 - t, share - slot % share);
+      pieces[n_pieces++] = source_.codes->piece(*source_.part, row.kv_head, slot, int(n));
+      t += n;
+    }
+  }
+  return n_pieces;
+}
+
 bool BlockReader::steps_to_next_head(const KeyBlockView& b) const {
   return !source_.load && source_.part && b.n_past == b.n && b.n > 0 && b.direct;
 }

@@ -13,6 +13,7 @@ namespace se::cpu {
 struct KeySource {
   const AttentionPart* part = nullptr;  // null: the present alone
   LoadTile load = nullptr;              // null: part->planes are plain
+  const CodeSource* codes = nullptr;    // beside load: where codes lie
   const Present* present = nullptr;     // null: the part alone
   int kv_heads = 0, k_dim = 0, v_dim = 0;
   RowType type = RowType::kF32;  // of plain planes
@@ -70,6 +71,8 @@ class BlockReader {
             bool few,
             bool values,
             KeyBlockView& block) const;
+  // The codes of the part's keys at places [begin, end), end - begin <= kKeyBlock; how many pieces.
+  int codes(const RowKeys& row, int64_t begin, int64_t end, CodePiece* pieces) const;
   // A block of plain keys read where they lie, all of the part: the same places of the next KV head.
   bool steps_to_next_head(const KeyBlockView& block) const;
   void next_head(KeyBlockView& block) const;

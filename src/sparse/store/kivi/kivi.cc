@@ -91,9 +91,32 @@ void load(const AttentionPart& part, int kv_head, int64_t slot, int n, bool valu
   const Codes c = codes_of(part);
   c.decode(kv_head, slot, n, values, out, values ? c.v_dim() : c.k_dim());
 }
+cpu::CodePiece piece(const AttentionPart& part, int kv_head, int64_t slot, int n) {
+  const Codes c = codes_of(part);
+  const int64_t t = slot % c.group, groups = c.v_dim() / c.group;
+  cpu::CodePiece p;
+  p.n = n;
+  p.k = c.at<uint8_t>(kKCodes, slot, kv_head) + t * (c.k_dim() * c.bits / 8);
+  p.k_min = c.at<void>(kKMin, slot, kv_head), p.k_step = c.at<void>(kKScale, slot, kv_head);
+  p.v = c.at<uint8_t>(kVCodes, slot, kv_head) + t * (c.v_dim() * c.bits / 8);
+  p.v_min = c.at<char>(kVMin, slot, kv_head) + bytes_of(c.planes[kVMin].dtype, t * groups);
+  p.v_step = c.at<uint16_t>(kVScale, slot, kv_head) + t * groups;
+  return p;
+}
 void attend(const AttendArgs& args, const AttentionPart& part, Stream& stream) {
   const Codes c = codes_of(part);
-  cpu::attend_tiles(args, part, c.k_dim(), c.v_dim(), c.kv_heads(), &load, stream);
+  const DType min = c.planes[kKMin].dtype;
+  const cpu::CodeSource codes{{c.bits,
+                               c.k_dim(),
+                               c.v_dim(),
+                               c.group,
+                               min == DType::kF32   ? cpu::RowType::kF32
+                               : min == DType::kF16 ? cpu::RowType::kF16
+                                                    : cpu::RowType::kBF16},
+                              c.group,
+                              &piece};
+  cpu::attend_tiles(
+      args, part, c.k_dim(), c.v_dim(), c.kv_heads(), &load, stream, c.has_values() ? &codes : nullptr);
 }
 void logits(const AttendArgs& args, const AttentionPart& part, Stream& stream) {
   const Codes c = codes_of(part);
