@@ -160,6 +160,17 @@ TEST(PrefillChunks, LayerMajorPromptsReadTheSame) {
   }
 }
 
+TEST(PrefillPlans, AreRefusedOnLatentHeadsAndBesideRings) {
+  const auto latent = parse_plan("flashprefill", ToyModel(Toy::kLatent).kv());
+  ASSERT_FALSE(latent.ok());
+  EXPECT_EQ(latent.status().code(), Code::kUnsupported);
+  EXPECT_NE(latent.status().message().find("flashprefill scores mean keys"), std::string::npos);
+  const ModelKv plain = ToyModel(Toy::kPlain).kv();
+  EXPECT_EQ(parse_plan("flashprefill+kivi(group=8)", plain).status().code(), Code::kUnsupported);
+  EXPECT_TRUE(parse_plan("flashprefill+snapkv+kivi(group=8)", plain).ok());
+  EXPECT_TRUE(parse_plan("flashprefill+streamingllm+fp8+quest", plain).ok());
+}
+
 INSTANTIATE_TEST_SUITE_P(Toys,
                          PrefillTwin,
                          ::testing::Values(Toy::kPlain, Toy::kNorms, Toy::kWindows),
