@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/fmt.h"
+#include "base/quoted.h"
 #include "text/unicode.h"
 
 namespace se::text {
@@ -52,7 +53,8 @@ Result<CharBpe> CharBpe::create(const VocabSpec& spec, TokenIds ids) {
     if (spec.types.empty() || TokenType(spec.types[id]) != TokenType::kByte) continue;
     const int byte = byte_of_token(spec.tokens[id]);
     if (byte < 0)
-      return invalid(format("token {} stands for a byte but is '{}', wanted <0xHH>", id, spec.tokens[id]));
+      return invalid(
+          format("token {} stands for a byte but is {}, wanted <0xHH>", id, se::quoted(spec.tokens[id])));
     bpe.byte_ids_[size_t(byte)] = int32_t(id);
   }
   bpe.byte_fallback_ = std::find(bpe.byte_ids_.begin(), bpe.byte_ids_.end(), -1) == bpe.byte_ids_.end();

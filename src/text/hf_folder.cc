@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/fmt.h"
+#include "base/quoted.h"
 #include "text/hf_tokenizer.h"
 
 namespace se::text {
@@ -66,7 +67,8 @@ Status read_special(const HfJson& json, const char* key, const VocabSpec& spec, 
   if (value.is_null()) return ok();
   const std::string token = value.get<std::string>();
   const int32_t found = find_token(spec, token);
-  if (found < 0) return invalid(format("{} is '{}', which is no token of tokenizer.json", key, token));
+  if (found < 0)
+    return invalid(format("{} is {}, which is no token of tokenizer.json", key, se::quoted(token)));
   id = found;
   return ok();
 }
@@ -74,11 +76,11 @@ Status read_special(const HfJson& json, const char* key, const VocabSpec& spec, 
 // What a processor adds must be what the config calls it, else the name would be a lie.
 Status check_same(const char* key, bool adds, int32_t added, int32_t named, const VocabSpec& spec) {
   if (!adds || added < 0 || named < 0 || added == named) return ok();
-  return unsupported(
-      format("{} is '{}', but tokenizer.json adds '{}'",
-             key,
-             spec.tokens[size_t(named)],
-             size_t(added) < spec.tokens.size() ? spec.tokens[size_t(added)] : std::to_string(added)));
+  return unsupported(format(
+      "{} is {}, but tokenizer.json adds {}",
+      key,
+      se::quoted(spec.tokens[size_t(named)]),
+      se::quoted(size_t(added) < spec.tokens.size() ? spec.tokens[size_t(added)] : std::to_string(added))));
 }
 
 Status read_specials(const HfJson& json, VocabSpec& spec) {

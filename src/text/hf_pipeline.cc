@@ -3,6 +3,7 @@
 #include <span>
 
 #include "base/fmt.h"
+#include "base/quoted.h"
 #include "text/char_bpe.h"
 #include "text/deepseek_letters.h"
 #include "text/hf_tokenizer.h"
@@ -231,7 +232,7 @@ Status read_post_processor(const HfJson& section, VocabSpec& spec) {
       bool& adds = after ? spec.add_eos : spec.add_bos;
       if (ids.size() != 1 || adds) {
         return unsupported(
-            format("post_processor: '{}': at most one token before and one after a text", name));
+            format("post_processor: {}: at most one token before and one after a text", se::quoted(name)));
       }
       adds = true;
       (after ? spec.eos : spec.bos) = ids.at(0).get<int32_t>();

@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "base/fmt.h"
+#include "base/quoted.h"
 #include "text/char_bpe.h"
 
 namespace se::text {
@@ -12,7 +13,7 @@ namespace {
 // Some released files lack "type": only BPE has merges.
 Status check_model(const HfJson& model) {
   const std::string type = model.value("type", model.contains("merges") ? "BPE" : "none");
-  if (type != "BPE") return unsupported(format("model: the type is '{}', supported: BPE", type));
+  if (type != "BPE") return unsupported(format("model: the type is {}, supported: BPE", se::quoted(type)));
   for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
     const HfJson value = model.value(key, HfJson());
     const bool off = value.is_null() || value == "" || (value.is_number() && value == 0);
@@ -24,7 +25,7 @@ Status check_model(const HfJson& model) {
 // Ids are dense but for a few gaps; a huge one would be a table of nothing.
 Status check_id(int64_t id, size_t tokens, const std::string& token) {
   if (id >= 0 && id < int64_t(2 * tokens + 1024)) return ok();
-  return invalid(format("model: '{}' has the id {}, there are only {} tokens", token, id, tokens));
+  return invalid(format("model: {} has the id {}, there are only {} tokens", se::quoted(token), id, tokens));
 }
 
 Status read_tokens(const HfJson& vocab, const HfJson& added, VocabSpec& spec) {
@@ -42,7 +43,8 @@ Status read_tokens(const HfJson& vocab, const HfJson& added, VocabSpec& spec) {
   for (const auto& [token, id] : vocab.items()) {
     const size_t at = id.get<size_t>();
     if (spec.types[at] != int32_t(TokenType::kUnused)) {
-      return invalid(format("model: '{}' and '{}' have the same id {}", spec.tokens[at], token, at));
+      return invalid(
+          format("model: {} and {} have the same id {}", se::quoted(spec.tokens[at]), se::quoted(token), at));
     }
     spec.tokens[at] = token;
     spec.types[at] = int32_t(TokenType::kNormal);
@@ -62,8 +64,8 @@ Status read_added(const HfJson& vocab, const HfJson& added, VocabSpec& spec) {
     const bool taken =
         spec.types[size_t(id)] == int32_t(TokenType::kNormal) && spec.tokens[size_t(id)] != content;
     if (taken || (known != vocab.end() && known->get<int32_t>() != id) || !seen.insert(id).second) {
-      return invalid(
-          format("added_tokens: '{}' has the id {}, which the vocabulary contradicts", content, id));
+      return invalid(format(
+          "added_tokens: {} has the id {}, which the vocabulary contradicts", se::quoted(content), id));
     }
     const bool special = entry.value("special", false);
     spec.tokens[size_t(id)] = content;

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "base/fmt.h"
+#include "base/quoted.h"
 #include "text/unicode.h"
 
 namespace se::text {
@@ -20,10 +21,12 @@ Status check_id(const char* name, int32_t id, size_t tokens) {
 
 Status check(const VocabSpec& spec) {
   if (spec.model != "gpt2" && spec.model != "llama" && spec.model != "char-bpe") {
-    return unsupported(format("tokenizer model is '{}', supported: gpt2, llama, char-bpe", spec.model));
+    return unsupported(
+        format("tokenizer model is {}, supported: gpt2, llama, char-bpe", se::quoted(spec.model)));
   }
   if (spec.model == "gpt2" && find_pretokenizer(spec.pre) == nullptr) {
-    return unsupported(format("pre-tokenizer is '{}', supported: {}", spec.pre, pretokenizer_names()));
+    return unsupported(
+        format("pre-tokenizer is {}, supported: {}", se::quoted(spec.pre), pretokenizer_names()));
   }
   const size_t tokens = spec.tokens.size();
   if (tokens == 0) return invalid("the vocabulary has no tokens");

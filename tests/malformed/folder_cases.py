@@ -137,6 +137,7 @@ def tokenizer_cases(good):
     yield "token id huge", changed(lambda d: d["model"]["vocab"].__setitem__("a", 2**40)), []
     yield "token id negative", changed(lambda d: d["model"]["vocab"].__setitem__("a", -1)), []
     yield "token id twice", changed(lambda d: d["model"]["vocab"].__setitem__("a", 5)), []
+    yield "token id of a line break twice", changed(lambda d: d["model"]["vocab"].update({"\n": 5})), ["same id"]
     yield "merges not pairs", changed(lambda d: d["model"].__setitem__("merges", ["th"])), []
     yield "merges of unknown pieces", changed(lambda d: d["model"].__setitem__("merges", ["xyz zyx"])), []
     yield "more tokens than rows", changed(lambda d: d["model"]["vocab"].__setitem__("zyx", 300)), ["300"]

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/fmt.h"
+#include "base/quoted.h"
 #include "text/jinja/evaluator.h"
 #include "text/jinja/format.h"
 #include "text/jinja/operators.h"
@@ -79,7 +80,7 @@ class Formatter {
       const std::string key = pattern_.text.substr(at_ + 1, end - at_ - 1);
       if (!values_.dict()) return invalid("a format with a key wants a dict");
       value = values_.dict()->find(key);
-      if (value == nullptr) return invalid(format("a format wants the key '{}'", key));
+      if (value == nullptr) return invalid(format("a format wants the key {}", se::quoted(key)));
       at_ = end + 1;
       ++used_;
     }

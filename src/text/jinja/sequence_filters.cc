@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "base/fmt.h"
+#include "base/quoted.h"
 #include "text/jinja/evaluator.h"
 #include "text/jinja/format.h"
 #include "text/jinja/functions.h"
@@ -120,7 +121,8 @@ Result<Value> dictsort(Evaluator& evaluator, const Value& self, const Args& args
   if (!dict) return invalid(format("dictsort: wanted a dict, found '{}'", self.type_name()));
   const bool cased = bound[0] && bound[0]->truthy();
   const std::string by = bound[1] ? to_text(*bound[1]).text : "key";
-  if (by != "key" && by != "value") return invalid(format("dictsort: by is '{}', wanted key or value", by));
+  if (by != "key" && by != "value")
+    return invalid(format("dictsort: by is {}, wanted key or value", se::quoted(by)));
   SE_TRY(evaluator.charge(int64_t(dict->items.size())));
   std::vector<Value> keys;
   for (const auto& [key, value] : dict->items) {

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "base/fmt.h"
+#include "base/quoted.h"
 #include "text/jinja/evaluator.h"
 #include "text/jinja/format.h"
 #include "text/jinja/functions.h"
@@ -175,7 +176,7 @@ Result<Value> rounded(Evaluator&, const Value& self, const Args& args) {
   if (method == "ceil") return Value(std::ceil(scaled) / scale);
   if (method == "floor") return Value(std::floor(scaled) / scale);
   if (method != "common")
-    return invalid(format("round: method is '{}', wanted common, ceil or floor", method));
+    return invalid(format("round: method is {}, wanted common, ceil or floor", se::quoted(method)));
   return Value(std::nearbyint(scaled) / scale);  // half to even, as Python's round
 }
 
