@@ -336,8 +336,10 @@ void merge(float* out, float* lse, const float* other, float other_lse, int dim)
     *lse = other_lse;
     return;
   }
-  const float m = *lse < other_lse ? other_lse : *lse;
-  const float w = exp1(*lse - m), u = exp1(other_lse - m), t = w + u;
+  const bool other_leads = *lse < other_lse;
+  const float m = other_leads ? other_lse : *lse;
+  const float less = exp1((other_leads ? *lse : other_lse) - m);  // the greater one's exponential is 1
+  const float w = other_leads ? less : 1, u = other_leads ? 1 : less, t = w + u;
   int d = 0;
   for (; d + 8 <= dim; d += 8)
     store8(out + d, div8(add8(mul8(set8(w), load8(out + d)), mul8(set8(u), load8(other + d))), set8(t)));

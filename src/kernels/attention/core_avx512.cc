@@ -177,8 +177,10 @@ void merge(float* out, float* lse, const float* other, float other_lse, int dim)
     *lse = other_lse;
     return;
   }
-  const float m = *lse < other_lse ? other_lse : *lse;
-  const float w = exp1(*lse - m), u = exp1(other_lse - m), t = w + u;
+  const bool other_leads = *lse < other_lse;
+  const float m = other_leads ? other_lse : *lse;
+  const float less = exp1((other_leads ? *lse : other_lse) - m);  // the greater one's exponential is 1
+  const float w = other_leads ? less : 1, u = other_leads ? 1 : less, t = w + u;
   for (int d = 0; d < dim; d += 16) {
     const __mmask16 some = dim - d >= 16 ? __mmask16(0xffff) : __mmask16((1u << (dim - d)) - 1);
     const F16 x = _mm512_mul_ps(set16(w), _mm512_maskz_loadu_ps(some, out + d));
