@@ -120,7 +120,7 @@ Status read_end_ids(const HfJson& json, FolderText& out) {
   const HfJson value = json.value("eos_token_id", HfJson());
   const HfJson list = value.is_array() ? value : value.is_null() ? HfJson::array() : HfJson::array({value});
   for (const HfJson& entry : list) {
-    const int64_t id = entry.get<int64_t>();
+    const int64_t id = whole_number(entry);
     if (id < 0 || id >= int64_t(out.vocab.tokens.size())) {
       return invalid(
           format("eos_token_id has {}, the vocabulary has {} tokens", id, out.vocab.tokens.size()));

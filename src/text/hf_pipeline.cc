@@ -198,8 +198,8 @@ Status read_characters(const HfJson& json, VocabSpec& spec) {
           step.value("prepend_scheme", step.value("add_prefix_space", true) ? "always" : "never") != "never";
     } else if (is_replace(step, kSpaceMark, " ")) {
       restores = true;
-    } else if (type == "Strip" && step.at("content") == " " && step.value("start", 0) == 1 &&
-               step.value("stop", 0) == 0) {
+    } else if (type == "Strip" && step.at("content") == " " && step.value("start", HfJson()) == 1 &&
+               step.value("stop", HfJson(0)) == 0) {
       strips = true;
     } else if (type != "ByteFallback" && type != "Fuse") {
       return refuse("decoder", step);
@@ -234,8 +234,15 @@ Status read_post_processor(const HfJson& section, VocabSpec& spec) {
         return unsupported(
             format("post_processor: {}: at most one token before and one after a text", se::quoted(name)));
       }
+      const int64_t id = whole_number(ids.at(0));
+      if (id < 0 || id >= int64_t(spec.tokens.size())) {
+        return invalid(format("post_processor: {} has the id {}, there are {} tokens",
+                              se::quoted(name),
+                              id,
+                              spec.tokens.size()));
+      }
       adds = true;
-      (after ? spec.eos : spec.bos) = ids.at(0).get<int32_t>();
+      (after ? spec.eos : spec.bos) = int32_t(id);
     }
   }
   return ok();

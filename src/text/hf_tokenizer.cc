@@ -36,12 +36,12 @@ Status read_tokens(const HfJson& vocab, const HfJson& added, VocabSpec& spec) {
     size = std::max(size, size_t(id) + 1);
     return ok();
   };
-  for (const auto& [token, id] : vocab.items()) SE_TRY(grow(id.get<int64_t>(), token));
-  for (const HfJson& entry : added) SE_TRY(grow(entry.at("id").get<int64_t>(), entry.at("content")));
+  for (const auto& [token, id] : vocab.items()) SE_TRY(grow(whole_number(id), token));
+  for (const HfJson& entry : added) SE_TRY(grow(whole_number(entry.at("id")), entry.at("content")));
   spec.tokens.resize(size);
   spec.types.assign(size, int32_t(TokenType::kUnused));
   for (const auto& [token, id] : vocab.items()) {
-    const size_t at = id.get<size_t>();
+    const size_t at = size_t(whole_number(id));
     if (spec.types[at] != int32_t(TokenType::kUnused)) {
       return invalid(
           format("model: {} and {} have the same id {}", se::quoted(spec.tokens[at]), se::quoted(token), at));
@@ -58,12 +58,12 @@ Status read_tokens(const HfJson& vocab, const HfJson& added, VocabSpec& spec) {
 Status read_added(const HfJson& vocab, const HfJson& added, VocabSpec& spec) {
   std::unordered_set<int32_t> seen;
   for (const HfJson& entry : added) {
-    const int32_t id = entry.at("id").get<int32_t>();
+    const int32_t id = int32_t(whole_number(entry.at("id")));
     const std::string content = entry.at("content");
     const auto known = vocab.find(content);
     const bool taken =
         spec.types[size_t(id)] == int32_t(TokenType::kNormal) && spec.tokens[size_t(id)] != content;
-    if (taken || (known != vocab.end() && known->get<int32_t>() != id) || !seen.insert(id).second) {
+    if (taken || (known != vocab.end() && whole_number(*known) != id) || !seen.insert(id).second) {
       return invalid(format(
           "added_tokens: {} has the id {}, which the vocabulary contradicts", se::quoted(content), id));
     }
@@ -140,7 +140,7 @@ Result<VocabSpec> read_tokenizer_json(const HfJson& json) {
   if (const HfJson unk = model.value("unk_token", HfJson()); unk.is_string()) {
     const auto found = vocab.find(unk.get<std::string>());
     if (found == vocab.end()) return invalid(format("model: unk_token {} is no token", unk.dump()));
-    spec.unk = found->get<int32_t>();
+    spec.unk = int32_t(whole_number(*found));
   }
   SE_TRY(read_post_processor(json.value("post_processor", HfJson()), spec));
   return spec;

@@ -9,6 +9,9 @@ namespace se::text {
 
 using HfJson = nlohmann::json;
 
+// An integer; throws the library's type error for other numbers, whose get<int64_t>() may be undefined.
+inline int64_t whole_number(const HfJson& v) { return v.get_ref<const HfJson::number_integer_t&>(); }
+
 // The whole of tokenizer.json, except what tokenizer_config.json says (bos, eos). Errors name the section.
 // A token that the post-processor puts before or after the text sets add_bos and bos, or add_eos and eos.
 // Throws what the JSON library throws for values of a wrong type; the caller is the door.

@@ -136,6 +136,7 @@ def tokenizer_cases(good):
     yield "tokenizer of words", changed(lambda d: d["model"].__setitem__("type", "WordLevel")), ["WordLevel"]
     yield "token id huge", changed(lambda d: d["model"]["vocab"].__setitem__("a", 2**40)), []
     yield "token id negative", changed(lambda d: d["model"]["vocab"].__setitem__("a", -1)), []
+    yield "token id no integer", changed(lambda d: d["model"]["vocab"].__setitem__("a", 1e300)), ["number"]
     yield "token id twice", changed(lambda d: d["model"]["vocab"].__setitem__("a", 5)), []
     yield "token id of a line break twice", changed(lambda d: d["model"]["vocab"].update({"\n": 5})), ["same id"]
     yield "merges not pairs", changed(lambda d: d["model"].__setitem__("merges", ["th"])), []
