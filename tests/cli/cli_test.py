@@ -404,9 +404,9 @@ class Chat(CliTest):
         command = [ENGINE, "chat", "-m", self.model, "-n", "30000"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as chat:
             try:
-                chat.stdin.write(b"tell\n")
+                chat.stdin.write(b"hello there\n")
                 chat.stdin.flush()
-                self.assertTrue(chat.stdout.read(1))  # an answer that does not end by itself within 8,000 tokens
+                self.assertTrue(chat.stdout.read(1))  # an answer that does not end by itself within 30,000 tokens
                 time.sleep(0.05)
                 chat.send_signal(signal.SIGINT)
                 out, err = chat.communicate(b"/usage\n/quit\n", timeout=TIMEOUT)
