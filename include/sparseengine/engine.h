@@ -149,6 +149,13 @@ struct ChatMessage {
   std::string role, content;
 };
 
+// A stretch of an answer, as the marks of the model's chat template part it.
+struct AnswerPart {
+  enum class Kind : uint8_t { kContent, kReasoning, kToolCall };
+  Kind kind = Kind::kContent;
+  std::string text;  // without the marks
+};
+
 struct PlanPrice {  // what a request would cost (PlanCost in docs/plan-language.md)
   std::string plan;
   int64_t resident_bytes = 0, peak_bytes = 0, transient_bytes = 0, read_bytes = 0, dense_bytes = 0;
@@ -173,6 +180,9 @@ class Engine {
   // What goes on after the last assistant message's content, to continue in a session without tokenising
   // history again: the end of that message, the messages after it, the generation prompt.
   Result<std::vector<int32_t>> chat_turn_ids(const std::vector<ChatMessage>& messages) const;
+
+  // Parts an answer to chat_ids(..., true): <think>, <tool_call>, where the model's template has them.
+  std::vector<AnswerPart> answer_parts(const std::string& answer) const;
 
   // Refuses at once (through on_done with kError): bad plan text, a prompt over the context, a peak over the
   // KV arena.

@@ -65,8 +65,17 @@ ordered_json usage_json(const Usage& u) {
             {"prompt_read_by_layer", k.prompt_read_by_layer}}}};
 }
 
-ordered_json answer_json(const Request& r, const Answer& a) {
+ordered_json parts_json(const std::vector<AnswerPart>& parts) {
+  constexpr const char* kKinds[] = {"content", "reasoning", "tool_call"};
+  ordered_json out = ordered_json::array();
+  for (const AnswerPart& p : parts) out.push_back({{"kind", kKinds[size_t(p.kind)]}, {"text", p.text}});
+  return out;
+}
+
+// templated: the prompt came through the model's chat template.
+ordered_json answer_json(const Engine& engine, bool templated, const Request& r, const Answer& a) {
   ordered_json o{{"ids", a.ids}, {"text", a.text}};
+  if (templated) o["parts"] = parts_json(engine.answer_parts(a.text));
   o["logprobs"] = r.logprobs >= 0 ? alternatives(a.logprobs, false) : ordered_json();
   o["prompt_logprobs"] = r.prompt_logprobs >= 0 ? alternatives(a.prompt_logprobs, true) : ordered_json();
   o["finish_reason"] = to_string(a.finish);
@@ -122,10 +131,11 @@ Status run(RunFlags& f) {
   const Status saved = f.kv.store(*engine, talk);  // told after the answer
   if (f.json) {
     ordered_json o{{"prompt_ids", ids}};
-    o.update(answer_json(f.request, answers[0]));
+    o.update(answer_json(*engine, !talk.messages.empty(), f.request, answers[0]));
     if (answers.size() > 1) {
       o["choices"] = ordered_json::array();
-      for (const Answer& a : answers) o["choices"].push_back(answer_json(f.request, a));
+      for (const Answer& a : answers)
+        o["choices"].push_back(answer_json(*engine, !talk.messages.empty(), f.request, a));
     }
     out.write(dump(o) + "\n");
     SE_TRY(out.finish());

@@ -1,5 +1,6 @@
 // Conversations to ids, through the model's own chat template.
 #include "engine/engine_impl.h"
+#include "text/answer_parts.h"
 
 namespace se {
 namespace {
@@ -24,6 +25,23 @@ Result<std::vector<int32_t>> Engine::chat_ids(const std::vector<ChatMessage>& me
                                               bool add_generation_prompt) const {
   SE_ASSIGN(const text::RenderedChat chat, render(*impl_, messages, add_generation_prompt));
   return text::encode_chat(*impl_->tokenizer, chat);
+}
+
+std::vector<AnswerPart> Engine::answer_parts(const std::string& answer) const {
+  const auto marks = text::marks_of(impl_->checkpoint.chat_template);
+  std::string prompt;  // whether it opens a part does not depend on what was asked
+  if (!marks.empty()) {
+    const auto chat = render(*impl_, {{"user", "?"}}, true);
+    if (chat.ok()) prompt = chat->text;
+  }
+  std::vector<AnswerPart> parts;
+  for (text::AnswerPart& p : text::answer_parts(answer, prompt, marks)) {
+    const auto kind = p.kind == text::PartKind::kReasoning  ? AnswerPart::Kind::kReasoning
+                      : p.kind == text::PartKind::kToolCall ? AnswerPart::Kind::kToolCall
+                                                            : AnswerPart::Kind::kContent;
+    parts.push_back({kind, std::move(p.text)});
+  }
+  return parts;
 }
 
 Result<std::vector<int32_t>> Engine::chat_turn_ids(const std::vector<ChatMessage>& messages) const {

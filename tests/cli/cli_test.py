@@ -400,6 +400,11 @@ class Chat(CliTest):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn(f"plan {PLAN}", done.stderr)
 
+    def test_parts_of_an_answer(self):
+        got = self.run_json("-p", "hello there", "-n", 24)
+        self.assertEqual(got["parts"], [{"kind": "content", "text": got["text"]}])  # its template has no marks
+        self.assertNotIn("parts", self.run_json("--raw", "-p", "hello there", "-n", 24))
+
     def test_ctrl_c_stops_the_answer_only(self):
         command = [ENGINE, "chat", "-m", self.model, "-n", "30000"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as chat:
