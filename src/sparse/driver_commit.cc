@@ -231,9 +231,13 @@ void Driver::Impl::drop_unpicked(PlanSequence& seq, const Picks& picks) {
 
 std::vector<int64_t> Driver::Impl::full_rings(const PlanSequence& seq) const {
   const CodecSpec& spec = seq.plan().store_spec;
-  std::vector<int64_t> closing(seq.kv_->layout().groups().size());
-  for (size_t g = 0; g < closing.size() && spec.tail > 0; ++g)
-    closing[g] = seq.kv_->table(int(g)).tail < spec.tail ? 0 : spec.grain;
+  std::vector<int64_t> closing;
+  const size_t groups = seq.kv_->layout().groups().size();
+  for (size_t g = 0; g < groups && spec.tail > 0; ++g) {
+    if (seq.kv_->table(int(g)).tail < spec.tail) continue;
+    closing.resize(groups);
+    closing[g] = spec.grain;
+  }
   return closing;
 }
 

@@ -134,7 +134,8 @@ struct Driver::Impl {
   };
   Picks pick_after_decode(PlanSequence& seq);
   void drop_unpicked(PlanSequence& seq, const Picks& picks);
-  std::vector<int64_t> full_rings(const PlanSequence& seq) const;  // by group: tokens to close
+  std::vector<int64_t> full_rings(
+      const PlanSequence& seq) const;  // by group: tokens to close; empty: no ring is full
   void close_rings(PlanSequence& seq, std::span<const int64_t> closing);
   void drop_pages(PlanSequence& seq);  // those before the windows of the next token
   void index_units(PlanSequence& seq);

@@ -108,27 +108,14 @@ TEST_P(PrefillTwin, EqualsTheWholeMethodInDouble) {
         player.open(std::string("flashprefill(threshold=0.95,block=16,sink=1,window=1,last=1,min_len=24") +
                     (correction ? ")" : ",correction=off)"));
     SlowFlashPrefill port(model.kv(), rule);
-    ThreadPool pool(1);
-    Stream stream(pool);
-    const auto slow = [&](const std::vector<int32_t>& ids) {  // hidden state of the last one
-      std::vector<float> x;
-      model.embed(ids, x);
-      for (int l = 0; l < model.layers(); ++l) model.layer(l, x, port, stream);
-      return std::vector<float>(x.end() - model.hidden(), x.end());
-    };
-    const auto expect = [&](const std::vector<float>& got, const std::vector<float>& want, int64_t step) {
-      float scale = 0;
-      for (float w : want) scale = std::max(scale, std::fabs(w));
-      for (size_t i = 0; i < want.size(); ++i)
-        ASSERT_NEAR(got[i], want[i], 2e-5f * scale) << step << " " << i;
-    };
+    const auto slow = [&](const std::vector<int32_t>& ids) { return last_state(model, port, ids); };
     for (int64_t prompt : {300, 9, 170}) {  // the second and third behind a past of no whole blocks
       const auto ids = random_ids(uint64_t(prompt), prompt), more = random_ids(uint64_t(prompt) + 1, 7);
       port.prompt = true;
-      expect(player.prefill(*seq, ids, 64, 8), slow(ids), -1);
+      expect_as_twin(player.prefill(*seq, ids, 64, 8), slow(ids), -1);
       port.prompt = false;
       for (size_t i = 0; i < more.size(); ++i)
-        expect(player.decode(*seq, more[i]), slow({more[i]}), int64_t(i));
+        expect_as_twin(player.decode(*seq, more[i]), slow({more[i]}), int64_t(i));
     }
     EXPECT_EQ(port.close, 0) << "an energy at the threshold: another seed";
     EXPECT_GT(port.pruned, port.tiles);

@@ -1,7 +1,11 @@
 #include "sparse/testing/slow_port.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
+
+#include "device/cpu/thread_pool.h"
 
 namespace se::testing {
 namespace {
@@ -114,6 +118,22 @@ std::vector<SlowPort::Column> SlowPort::columns(int layer, size_t, int a, size_t
       seen.push_back({&keys[j][head], &values[j][head]});
   }
   return seen;
+}
+
+std::vector<float> last_state(const TestModel& model, SlowPort& port, std::span<const int32_t> ids) {
+  ThreadPool pool(1);
+  Stream stream(pool);
+  std::vector<float> x;
+  model.embed(ids, x);
+  for (int l = 0; l < model.layers(); ++l) model.layer(l, x, port, stream);
+  return {x.end() - model.hidden(), x.end()};
+}
+
+void expect_as_twin(std::span<const float> got, std::span<const float> want, int64_t step) {
+  float scale = 0;
+  for (float w : want) scale = std::max(scale, std::fabs(w));
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 2e-5f * scale) << step << " " << i;
 }
 
 }  // namespace se::testing

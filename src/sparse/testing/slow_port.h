@@ -2,9 +2,11 @@
 // plain vector, norms, RoPE, windows, latent heads (expanded) and softmax as they are written in papers, in
 // double. It shares no code with the kernels.
 #pragma once
+#include <span>
 #include <vector>
 
 #include "kernels/attention/model_kv.h"
+#include "sparse/testing/test_model.h"
 
 namespace se::testing {
 
@@ -33,5 +35,11 @@ class SlowPort : public AttentionPort {
   std::vector<std::vector<std::vector<Row>>> keys_, values_;  // [layer][token][head of the keys as attended]
   std::vector<std::vector<Row>> queries_;                     // of this call [token][head]
 };
+
+// The hidden state of the last of `ids`, which go on where `port` is.
+std::vector<float> last_state(const TestModel& model, SlowPort& port, std::span<const int32_t> ids);
+
+// got is want within 2e-5 of its largest value: what f32 softmaxes leave of a few layers (twin_test.cc).
+void expect_as_twin(std::span<const float> got, std::span<const float> want, int64_t step);
 
 }  // namespace se::testing

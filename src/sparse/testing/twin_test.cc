@@ -20,25 +20,12 @@ TEST_P(DriverTwin, DenseEqualsTheSlowTwin) {
     Player player(model);
     const auto seq = player.open("dense");
     SlowPort port(model.kv());
-    ThreadPool pool(1);
-    Stream stream(pool);
-    const auto slow = [&](const std::vector<int32_t>& ids) {  // hidden state of the last one
-      std::vector<float> x;
-      model.embed(ids, x);
-      for (int l = 0; l < model.layers(); ++l) model.layer(l, x, port, stream);
-      return std::vector<float>(x.end() - model.hidden(), x.end());
-    };
-    const auto expect = [&](const std::vector<float>& got, const std::vector<float>& want, int64_t step) {
-      float scale = 0;
-      for (float w : want) scale = std::max(scale, std::fabs(w));
-      for (size_t i = 0; i < want.size(); ++i)
-        ASSERT_NEAR(got[i], want[i], 2e-5f * scale) << step << " " << i;
-    };
+    const auto slow = [&](const std::vector<int32_t>& ids) { return last_state(model, port, ids); };
     for (int64_t prompt : {150, 9, 40}) {
       const auto ids = random_ids(uint64_t(prompt), prompt), more = random_ids(uint64_t(prompt) + 1, 20);
-      expect(player.prefill(*seq, ids, chunk, 21), slow(ids), -1);
+      expect_as_twin(player.prefill(*seq, ids, chunk, 21), slow(ids), -1);
       for (size_t i = 0; i < more.size(); ++i)
-        expect(player.decode(*seq, more[i]), slow({more[i]}), int64_t(i));
+        expect_as_twin(player.decode(*seq, more[i]), slow({more[i]}), int64_t(i));
     }
   }
 }

@@ -164,28 +164,13 @@ void score_all(const SplitQuery& q, const BoundsFormat& f, const UnitBounds* uni
 
 }  // namespace
 
+#include "sparse/read/quest/by_type.inl"
+
 namespace se::quest {
 
 void score_units_avx512(
     const SplitQuery& q, const BoundsFormat& f, const UnitBounds* units, int n, float* out) {
-  if (f.levels > 0) {  // a codec's steps are F16
-    switch (f.lo) {
-      case Narrow::kF32:
-        return score_all<Narrow::kF32, Narrow::kF16, true>(q, f, units, n, out);
-      case Narrow::kF16:
-        return score_all<Narrow::kF16, Narrow::kF16, true>(q, f, units, n, out);
-      case Narrow::kBF16:
-        return score_all<Narrow::kBF16, Narrow::kF16, true>(q, f, units, n, out);
-    }
-  }
-  switch (f.lo) {
-    case Narrow::kF32:
-      return score_all<Narrow::kF32, Narrow::kF32, false>(q, f, units, n, out);
-    case Narrow::kF16:
-      return score_all<Narrow::kF16, Narrow::kF16, false>(q, f, units, n, out);
-    case Narrow::kBF16:
-      return score_all<Narrow::kBF16, Narrow::kBF16, false>(q, f, units, n, out);
-  }
+  score_by_type(q, f, units, n, out);
 }
 
 }  // namespace se::quest
