@@ -72,12 +72,56 @@ TEST(ThreadPool, EveryItemRunsOnceOnAnyNumberOfThreads) {
   }
 }
 
-TEST(ThreadPool, HyperthreadsOfACoreCountOnce) {
-  const auto two_a_core = [](int cpu) { return std::to_string(cpu % 4) + "," + std::to_string(cpu % 4 + 4); };
-  EXPECT_EQ(physical_cores({0, 1, 2, 3, 4, 5, 6, 7}, two_a_core), 4);
-  EXPECT_EQ(physical_cores({1, 5}, two_a_core), 1);
-  EXPECT_EQ(physical_cores({3, 9}, [](int) { return std::string(); }), 2);
-  EXPECT_GE(available_cores(), 1);
+// Two nodes that are the same CPU: the rules are those of two.
+std::vector<CpuNode> twins(int first_cores, int second_cores) {
+  const int cpu = allowed_cpus().front();
+  return {{0, {cpu}, first_cores}, {1, {cpu}, second_cores}};
+}
+
+TEST(ThreadPool, EveryItemRunsOnceOnSeveralNodes) {
+  for (int threads : {1, 2, 5}) {
+    const auto nodes = twins(1, 3);
+    ThreadPool pool(threads, nodes);
+    EXPECT_EQ(pool.nodes(), threads == 1 ? 1 : 2);
+    const OnCpus bound = pool.bind_caller();
+    for (int64_t items : {0, 1, 2, 7, 1000}) {
+      std::vector<std::atomic<int>> hits(size_t(std::max<int64_t>(items, 1)));
+      pool.run(items, [&](int64_t i, int) { hits[size_t(i)]++; });
+      for (int64_t i = 0; i < items; ++i) EXPECT_EQ(hits[size_t(i)], 1);
+    }
+    for (int round = 0; round < 2000; ++round) {
+      std::atomic<int64_t> sum{0};
+      pool.run(8, [&](int64_t i, int) { sum += i; });
+      ASSERT_EQ(sum, 28);
+    }
+  }
+}
+
+TEST(ThreadPool, SharesOfNodesFollowTheirThreadsAndLeaveNothingOut) {
+  const auto nodes = twins(1, 3);
+  ThreadPool pool(4, nodes);
+  for (int64_t n : {0, 1, 3, 4, 100, 1001}) {
+    EXPECT_EQ(pool.share_begin(0, n), 0);
+    EXPECT_EQ(pool.share_begin(1, n), n / 4);
+    EXPECT_EQ(pool.share_begin(2, n), n);
+  }
+}
+
+// Each item waits for the other, so that two threads run them: whose share an item is decides which one.
+TEST(ThreadPool, AnItemIsItsNodesThreadsUnlessTheyAreLate) {
+  const auto nodes = twins(1, 1);
+  ThreadPool pool(2, nodes);
+  for (int round = 0; round < 50; ++round) {
+    std::atomic<int> here{0};
+    int thread_of[2] = {-1, -1};
+    const int64_t begins[] = {0, 1, 2};
+    pool.run(begins, [&](int64_t i, int thread) {
+      thread_of[i] = thread;
+      for (++here; here < 2;) std::this_thread::yield();
+    });
+    EXPECT_EQ(thread_of[0], 0);
+    EXPECT_EQ(thread_of[1], 1);
+  }
 }
 
 TEST(ThreadPool, WorksAfterItsThreadsFellAsleep) {

@@ -67,12 +67,15 @@ Result<std::unique_ptr<Engine>> Engine::open(EngineOptions options) {
   SE_ASSIGN(const cpu::Isa isa, cpu::wanted_isa());
   std::unique_ptr<Engine> engine(new Engine());
   Impl& e = *engine->impl_;
-  LoadProgress progress;
+  const int threads = options.threads > 0 ? options.threads : available_cores();
+  if (threads > 1024) return invalid(format("{} threads: at most 1024", threads));
+  LoadOptions loading;
+  loading.threads = threads;
   if (options.on_load)
-    progress.report = [&](int64_t done, int64_t total) {
+    loading.report = [&](int64_t done, int64_t total) {
       options.on_load(total ? double(done) / double(total) : 1);
     };
-  SE_ASSIGN(e.checkpoint, load_checkpoint(options.model, progress));
+  SE_ASSIGN(e.checkpoint, load_checkpoint(options.model, loading));
   e.options = options;
   e.compute = options.exact ? Compute::kExact : Compute::kDefault;
   const ModelShape& shape = e.checkpoint.model->shape();
@@ -88,8 +91,6 @@ Result<std::unique_ptr<Engine>> Engine::open(EngineOptions options) {
   if (context > shape.context)
     return invalid(
         format("context {} is over the {} tokens that {} was made for", context, shape.context, shape.name));
-  const int threads = options.threads > 0 ? options.threads : available_cores();
-  if (threads > 1024) return invalid(format("{} threads: at most 1024", threads));
   e.pool = std::make_unique<ThreadPool>(threads);
   e.stream = std::make_unique<Stream>(*e.pool);
   e.model_kv = e.checkpoint.model->kv(e.compute);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "device/cpu/thread_pool.h"
 #include "engine/engine_impl.h"
 #include "kernels/sample/sample.h"
 
@@ -26,6 +27,7 @@ void Engine::Impl::post(std::function<void()> f) {
 }
 
 void Engine::Impl::loop() {
+  const OnCpus bound = pool->bind_caller();
   for (;;) {
     std::vector<std::function<void()>> messages;
     {

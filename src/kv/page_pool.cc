@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/log.h"
+#include "device/cpu/machine.h"
+
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define SE_KV_ASAN 1
@@ -88,6 +91,10 @@ Result<std::unique_ptr<PageArena>> PageArena::create(int64_t limit_bytes) {
   }
   ::madvise(p, size_t(stretch * kMaxSizes), MADV_HUGEPAGE);
   ::madvise(p, size_t(stretch * kMaxSizes), MADV_DONTDUMP);
+  // Any thread may read any page, so every memory node holds its part of them.
+  const std::vector<CpuNode>& nodes = machine_nodes();
+  if (nodes.size() > 1 && !interleave(p, stretch * kMaxSizes, nodes))
+    SE_LOG(warn, "kv.interleave", "nodes", nodes.size(), "refused_by", "the system");
   std::unique_ptr<PageArena> arena(new PageArena);
   arena->base_ = static_cast<char*>(p);
   arena->limit_ = limit_bytes;

@@ -45,15 +45,15 @@ void join(const std::vector<int32_t>& more, std::vector<int32_t>& ids) {
   }
 }
 
-Result<Checkpoint> load(const std::string& path, const LoadProgress& progress) {
+Result<Checkpoint> load(const std::string& path, const LoadOptions& options) {
   Checkpoint out;
-  SE_ASSIGN(LoadedModel loaded, load_model(path));
+  SE_ASSIGN(LoadedModel loaded, load_model(path, LoadFor::kRun, options.threads));
   out.file = std::move(loaded.file), out.model = std::move(loaded.model);
   SE_ASSIGN(CheckpointText text, read_checkpoint_text(out.file));
   out.vocab = std::move(text.vocab), out.chat_template = std::move(text.chat_template);
   out.end_ids = std::move(text.end_ids);
   SE_TRY(check_vocab(out.file, int64_t(out.vocab.tokens.size()), out.model->shape().vocab));
-  const Status finite = check_finite(out.file, progress.report);
+  const Status finite = check_finite(out.file, options.report);
   SE_TRY(out.file.check());  // if the file is no longer what it was, that is the reason for all else
   SE_TRY(finite);
   out.file.release_packed();
@@ -62,14 +62,14 @@ Result<Checkpoint> load(const std::string& path, const LoadProgress& progress) {
 
 }  // namespace
 
-Result<LoadedModel> load_model(const std::string& path, LoadFor purpose) {
+Result<LoadedModel> load_model(const std::string& path, LoadFor purpose, int threads) {
   LoadedModel out;
   SE_ASSIGN(out.file, ModelFile::open(path, check_architecture));
   auto model = find_family(out.file.config().architecture)->load(out.file);
   SE_TRY(out.file.check());
   SE_ASSIGN(out.model, std::move(model));
   if (purpose == LoadFor::kLook) return out;
-  out.file.pack();
+  out.file.pack(threads);
   SE_TRY(out.file.check());
   return out;
 }
@@ -89,9 +89,9 @@ Result<CheckpointText> read_checkpoint_text(const ModelFile& file) {
   return out;
 }
 
-Result<Checkpoint> load_checkpoint(const std::string& path, const LoadProgress& progress) {
+Result<Checkpoint> load_checkpoint(const std::string& path, const LoadOptions& options) {
   try {
-    return load(path, progress);
+    return load(path, options);
   } catch (const std::exception& e) {  // bad_alloc on metadata as large as memory
     return exhausted(format("{}: cannot load: {}", path, e.what()));
   }

@@ -13,8 +13,9 @@
 
 namespace se {
 
-struct LoadProgress {  // called now and then with bytes touched of total, last with done == total; may be
-                       // empty
+struct LoadOptions {
+  int threads = 0;  // that the model will run on: ModelFile::pack
+  // Called now and then with bytes touched of total, last with done == total; may be empty.
   std::function<void(int64_t done, int64_t total)> report;
 };
 
@@ -41,7 +42,7 @@ struct LoadedModel {
 // The weights of a GGUF file or a Hugging Face folder without vocabulary and template. Errors as
 // load_checkpoint. kLook: to look at, not to run; its weights are not packed.
 enum class LoadFor : uint8_t { kRun, kLook };
-Result<LoadedModel> load_model(const std::string& path, LoadFor purpose = LoadFor::kRun);
+Result<LoadedModel> load_model(const std::string& path, LoadFor purpose = LoadFor::kRun, int threads = 0);
 
 // The text part of a file that is open. Whether the tokenizer is one we know is the text module's business.
 Result<CheckpointText> read_checkpoint_text(const ModelFile& file);
@@ -51,6 +52,6 @@ Result<CheckpointText> read_checkpoint_text(const ModelFile& file);
 // file and where in it: unreadable, not GGUF, truncated, tensors outside the file or on each other's bytes,
 // unknown types, wrong shapes, missing or unused tensors, weights and scales that are no finite numbers,
 // missing or contradictory keys, an architecture this build lacks (names it and lists those it has).
-Result<Checkpoint> load_checkpoint(const std::string& path, const LoadProgress& progress = {});
+Result<Checkpoint> load_checkpoint(const std::string& path, const LoadOptions& options = {});
 
 }  // namespace se

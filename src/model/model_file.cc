@@ -75,20 +75,27 @@ Result<std::byte*> ModelFile::pack_later(const TensorView& w, int64_t bytes) {
   return to;
 }
 
-void ModelFile::pack() {
+void ModelFile::pack(int threads) {
   constexpr int64_t kPanels = 32;  // of an item: some hundred KiB
-  std::vector<int64_t> first;      // item of each packing
-  int64_t items = 0;
-  for (const Packing& p : packings_) {
-    first.push_back(items);
-    items += (packed_panels(p.from) + kPanels - 1) / kPanels;
+  ThreadPool pool(threads > 0 ? threads : available_cores());
+  struct Item {
+    const Packing* packing;
+    int64_t begin, end;
+  };
+  std::vector<Item> items;  // those of a node together
+  std::vector<int64_t> begins{0};
+  for (int node = 0; node < pool.nodes(); ++node) {
+    for (const Packing& p : packings_) {
+      const int64_t panels = packed_panels(p.from), end = pool.share_begin(node + 1, panels);
+      for (int64_t at = pool.share_begin(node, panels); at < end; at += kPanels)
+        items.push_back({&p, at, std::min(at + kPanels, end)});
+    }
+    begins.push_back(int64_t(items.size()));
   }
-  ThreadPool pool(int(std::clamp<int64_t>(items, 1, available_cores())));
-  pool.run(items, [&](int64_t item, int) {
-    const size_t i = size_t(std::upper_bound(first.begin(), first.end(), item) - first.begin()) - 1;
-    const Packing& p = packings_[i];
-    const int64_t begin = (item - first[i]) * kPanels;
-    se::pack(p.from, begin, std::min(begin + kPanels, packed_panels(p.from)), p.to);
+  const OnCpus bound = pool.bind_caller();
+  pool.run(begins, [&](int64_t i, int) {
+    const Item& item = items[size_t(i)];
+    se::pack(item.packing->from, item.begin, item.end, item.packing->to);
   });
 }
 

@@ -84,8 +84,9 @@ class ModelFile {
   // Memory for the packed form of w (kernels/linear/linear.h), which pack() fills; until then it takes
   // address space alone. Errors: kExhausted.
   Result<std::byte*> pack_later(const TensorView& w, int64_t bytes);
-  // On all cores that this process may use. Once, before the model runs.
-  void pack();
+  // Once, before the model runs, on as many threads as it will run on (0: all cores that this process may
+  // use): with several memory nodes, panels are written, and so lie, near those that will read them.
+  void pack(int threads = 0);
   int64_t packed_bytes() const { return packed_bytes_; }
   // Lets the system have the pages of weights that were packed; they come back from the file when read.
   void release_packed() const;

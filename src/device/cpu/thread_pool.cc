@@ -1,14 +1,7 @@
 #include "device/cpu/thread_pool.h"
 
-#include <sched.h>
-
-#include <algorithm>
-#include <cstdio>
-#include <fstream>
-#include <set>
-#include <string>
-
 #include "base/check.h"
+#include "base/log.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -21,20 +14,6 @@ inline void relax() {
 #if defined(__x86_64__)
   _mm_pause();
 #endif
-}
-
-// Microseconds of CPU per period that the cgroup grants, as a whole number of cores; 0: no limit.
-int cgroup_cores() {
-  double quota = -1, period = 0;
-  if (std::ifstream v2("/sys/fs/cgroup/cpu.max"); v2) {
-    std::string first;
-    v2 >> first >> period;
-    if (first != "max" && !first.empty()) quota = std::atof(first.c_str());
-  } else {
-    std::ifstream q("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), p("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-    if (q && p) q >> quota, p >> period;
-  }
-  return quota > 0 && period > 0 ? std::max(1, int(quota / period)) : 0;
 }
 
 constexpr int kSpins = 2000;  // some 50 us: longer than the gap between two ops of a step
@@ -51,41 +30,19 @@ bool spin_for(const F& done) {
 
 }  // namespace
 
-int physical_cores(const std::vector<int>& cpus, const std::function<std::string(int)>& siblings) {
-  std::set<std::string> cores;
-  for (int cpu : cpus) {
-    const std::string list = siblings(cpu);
-    cores.insert(list.empty() ? std::to_string(cpu) : list);
-  }
-  return int(cores.size());
-}
-
-int available_cores() {
-  // As large as the kernel wants it: a machine may have more CPUs than cpu_set_t has bits.
-  std::vector<int> cpus;
-  for (int bits = 1024; bits <= 1 << 16; bits *= 2) {
-    cpu_set_t* set = CPU_ALLOC(bits);
-    if (!set) break;
-    const bool read = ::sched_getaffinity(0, CPU_ALLOC_SIZE(bits), set) == 0;
-    for (int cpu = 0; read && cpu < bits; ++cpu) {
-      if (CPU_ISSET_S(size_t(cpu), CPU_ALLOC_SIZE(bits), set)) cpus.push_back(cpu);
-    }
-    CPU_FREE(set);
-    if (read) break;
-  }
-  int cores = physical_cores(cpus, [](int cpu) {
-    std::ifstream f("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list");
-    std::string list;
-    std::getline(f, list);
-    return list;
-  });
-  if (const int limit = cgroup_cores()) cores = std::min(cores, limit);
-  return std::max(1, cores);
-}
-
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads, std::span<const CpuNode> nodes) {
   SE_CHECK(threads >= 1 && threads <= 1024, "{} threads", threads);
-  for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
+  const std::vector<int> of_node = spread_threads(nodes, threads);
+  int first = 0;
+  for (size_t k = 0; k < nodes.size(); ++k) {
+    if (of_node[k] > 0) nodes_.push_back({first, nodes[k].cpus});
+    first += of_node[k];
+  }
+  queues_ = std::make_unique<Queue[]>(nodes_.size());
+  for (int t = 1, node = 0; t < threads; ++t) {
+    if (node + 1 < this->nodes() && nodes_[size_t(node + 1)].first_thread == t) ++node;
+    workers_.emplace_back([this, t, node] { work(t, node); });
+  }
 }
 
 ThreadPool::~ThreadPool() {
@@ -95,18 +52,36 @@ ThreadPool::~ThreadPool() {
   for (std::thread& w : workers_) w.join();
 }
 
-void ThreadPool::drain(int thread) {
-  for (;;) {
-    // Acquires fn_. It stays what it is until the last item handed out is done.
-    const uint64_t t = ticket_.fetch_add(1, std::memory_order_acquire);
-    const int64_t item = int64_t(t & 0xffffffff), items = int64_t(t >> 32);
-    if (item >= items) return;
-    (*fn_)(item, thread);
-    if (left_.fetch_sub(1, std::memory_order_release) == 1) left_.notify_one();
+void ThreadPool::drain(int thread, int node) {
+  for (int k = 0; k < nodes(); ++k) {  // its own node's share, then the others'
+    Queue& queue = queues_[size_t((node + k) % nodes())];
+    for (;;) {
+      // Acquires fn_ and queue.first. They stay what they are until the last item handed out is done.
+      const uint64_t t = queue.ticket.fetch_add(1, std::memory_order_acquire);
+      const int64_t item = int64_t(t & 0xffffffff), items = int64_t(t >> 32);
+      if (item >= items) break;
+      (*fn_)(queue.first + item, thread);
+      if (left_.fetch_sub(1, std::memory_order_release) == 1) left_.notify_one();
+    }
   }
 }
 
 void ThreadPool::run(int64_t items, const std::function<void(int64_t, int)>& fn) {
+  if (nodes() == 1) {
+    const int64_t begins[] = {0, items};
+    return run(begins, fn);
+  }
+  std::vector<int64_t> begins;
+  for (int k = 0; k <= nodes(); ++k) begins.push_back(share_begin(k, items));
+  run(begins, fn);
+}
+
+void ThreadPool::run(std::span<const int64_t> begins, const std::function<void(int64_t, int)>& fn) {
+  SE_CHECK(int(begins.size()) == nodes() + 1 && begins.front() == 0,
+           "{} bounds of shares for {} nodes",
+           begins.size(),
+           nodes());
+  const int64_t items = begins.back();
   if (items <= 0) return;
   if (items == 1 || workers_.empty()) {
     for (int64_t i = 0; i < items; ++i) fn(i, 0);
@@ -115,23 +90,30 @@ void ThreadPool::run(int64_t items, const std::function<void(int64_t, int)>& fn)
   SE_CHECK(items < int64_t{1} << 31, "{} items", items);
   fn_ = &fn;
   left_.store(int32_t(items), std::memory_order_relaxed);
-  ticket_.store(uint64_t(items) << 32, std::memory_order_release);
+  for (int k = 0; k < nodes(); ++k) {
+    Queue& queue = queues_[size_t(k)];
+    queue.first = begins[size_t(k)];
+    queue.ticket.store(uint64_t(begins[size_t(k + 1)] - queue.first) << 32, std::memory_order_release);
+  }
   runs_.fetch_add(1, std::memory_order_release);
   runs_.notify_all();
-  drain(0);
+  drain(0, 0);
   const auto done = [&] { return left_.load(std::memory_order_acquire) == 0; };
   if (spin_for(done)) return;
   for (int32_t left; (left = left_.load(std::memory_order_acquire)) != 0;) left_.wait(left);
 }
 
-void ThreadPool::work(int thread) {
+void ThreadPool::work(int thread, int node) {
+  const std::span<const int> cpus = cpus_of(node);
+  const OnCpus on(cpus);
+  if (!cpus.empty() && !on.bound()) SE_LOG(warn, "threads.node", "thread", thread, "not_bound_to", node);
   uint32_t seen = 0;
   for (;;) {
     if (!spin_for([&] { return runs_.load(std::memory_order_acquire) != seen; }))
       runs_.wait(seen, std::memory_order_acquire);
     seen = runs_.load(std::memory_order_acquire);
     if (stop_.load(std::memory_order_relaxed)) return;
-    drain(thread);
+    drain(thread, node);
   }
 }
 

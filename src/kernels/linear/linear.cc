@@ -140,39 +140,47 @@ int64_t tile_cut(int64_t tokens, int64_t items, int threads) {
   return ceil_div(ceil_div(tokens, cuts), kGroup) * kGroup;
 }
 
-// All products with packed weights, in one run of the pool.
+// All products with packed weights, in one run of the pool. Each matrix is divided among the pool's nodes as
+// when its panels were written (ThreadPool::share_begin), so that a node's threads read what is near them.
 void run_panels(std::span<const Product> products, const Activations& a, Arena& scratch, Stream& stream) {
   constexpr int64_t kTileTokens = 12;  // from here on tiles are faster than VNNI
   const bool tiles = cpu::isa() >= cpu::Isa::kAmx && a.tokens >= kTileTokens;
-  const int threads = stream.pool().threads();
+  const ThreadPool& pool = stream.pool();
+  const int threads = pool.threads(), nodes = pool.nodes();
   struct Share {
     const Product* product;
-    Panels panels;  // all of them
+    Panels panels;  // a node's
     int64_t first_item, step;
   };
-  std::span<Share> shares = scratch.take<Share>(int64_t(products.size()));
+  std::span<Share> shares = scratch.take<Share>(int64_t(products.size()) * nodes);
+  std::span<int64_t> begins = scratch.take<int64_t>(nodes + 1);
   size_t used = 0;
   int64_t items = 0;
-  for (const Product& p : products) {
-    if (p.w.packed == nullptr) continue;
-    const BlockType type = *block_type(p.w.dtype);
-    const int64_t panels = ceil_div(p.w.shape[0], kPanelRows);
-    const int64_t step =
-        panels_per_item(panels, linear_detail::panel_bytes(type, a.blocks), a.tokens, threads);
-    shares[used++] = {&p, {type, p.w.packed, 0, panels}, items, tiles ? std::min(step, kTilePanels) : step};
-    items += ceil_div(panels, shares[used - 1].step);
+  begins[0] = 0;
+  for (int node = 0; node < nodes; ++node) {
+    for (const Product& p : products) {
+      if (p.w.packed == nullptr) continue;
+      const BlockType type = *block_type(p.w.dtype);
+      const int64_t panels = packed_panels(p.w), bytes = linear_detail::panel_bytes(type, a.blocks);
+      const int64_t step = panels_per_item(panels, bytes, a.tokens, threads);
+      const Panels w{type, p.w.packed, pool.share_begin(node, panels), pool.share_begin(node + 1, panels)};
+      shares[used] = {&p, w, items, tiles ? std::min(step, kTilePanels) : step};
+      items += ceil_div(w.end - w.begin, shares[used++].step);
+    }
+    begins[size_t(node + 1)] = items;
   }
   const int64_t tile_bytes = tiles ? linear_detail::tile_scratch_bytes(a.blocks) : 0;
   char* tile_scratch = scratch.take<char>(tile_bytes * threads).data();
   const int64_t chunk = token_chunk(a.blocks * kBlock);
   const int64_t cut = tiles ? tile_cut(a.tokens, items, threads) : a.tokens, cuts = ceil_div(a.tokens, cut);
-  stream.pool().run(items * cuts, [&](int64_t index, int thread) {
+  for (int64_t& begin : begins) begin *= cuts;
+  stream.pool().run(begins, [&](int64_t index, int thread) {
     const int64_t item = index / cuts, begin = index % cuts * cut, end = std::min(a.tokens, begin + cut);
     size_t s = used - 1;
     while (shares[s].first_item > item) --s;
     const Share& share = shares[s];
     Panels w = share.panels;
-    w.begin = (item - share.first_item) * share.step, w.end = std::min(w.end, w.begin + share.step);
+    w.begin += (item - share.first_item) * share.step, w.end = std::min(w.end, w.begin + share.step);
     const Output y = output_of(*share.product);
     if (tiles) return linear_detail::panels_amx(w, a, begin, end, y, tile_scratch + thread * tile_bytes);
     for (int64_t t = begin; t < end; t += chunk)

@@ -118,6 +118,10 @@ struct Problem {
   // Tokens [begin, end) alone, on that many threads.
   std::vector<float> run(Compute compute, int threads, int64_t begin, int64_t end, bool with_bias = true) {
     ThreadPool pool(threads);
+    return run(compute, pool, begin, end, with_bias);
+  }
+  std::vector<float> run(
+      Compute compute, ThreadPool& pool, int64_t begin, int64_t end, bool with_bias = true) {
     Stream stream(pool);
     Arena scratch;
     std::vector<float> y(size_t((end - begin) * out), -1e30f);
@@ -287,6 +291,24 @@ TEST(Linear, ProductsOfOneInputAreThoseOfEachAlone) {
     const TensorView x = TensorView::of(a.x.data(), DType::kF32, {20, 256}).slice(0, tokens);
     linear(x, products, Compute::kDefault, scratch, stream);
     EXPECT_EQ(y, want) << tokens << " tokens";
+  }
+}
+
+// As on a machine with several memory nodes: their shares of a matrix may be empty.
+TEST_P(ForEachType, SharesOfNodesLeaveNoTrace) {
+  const int cpu = allowed_cpus().front();
+  const std::vector<CpuNode> nodes = {{0, {cpu}, 1}, {1, {cpu}, 2}, {2, {cpu}, 1}};
+  for (int64_t out : {1, 17, 100}) {
+    Problem p(GetParam(), 33, out, 256, uint64_t(out));
+    const auto want = p.run(Compute::kDefault);
+    for (int threads : {2, 4, 7}) {
+      ThreadPool pool(threads, nodes);
+      for (int64_t tokens : {1, 33}) {
+        const auto y = p.run(Compute::kDefault, pool, 33 - tokens, 33);
+        ASSERT_TRUE(std::equal(y.begin(), y.end(), want.begin() + (33 - tokens) * out))
+            << tokens << " tokens " << threads << " threads " << out << " rows";
+      }
+    }
   }
 }
 
