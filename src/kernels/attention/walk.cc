@@ -159,15 +159,24 @@ int BlockReader::codes(const RowKeys& row, int64_t begin, int64_t end, CodePiece
   const KvIndex& index = source_.part->index;
   const int64_t unit = index.unit, share = source_.codes->tokens;
   int n_pieces = 0;
+  int64_t from = 0, n = 0;  // slots of the piece under way; it goes on where the next run follows it
+  const auto finish = [&] {
+    if (n > 0) pieces[n_pieces++] = source_.codes->piece(*source_.part, row.kv_head, from, int(n));
+  };
   for (int64_t e = begin / unit; e < row.n_runs && e * unit < end; ++e) {
     const int64_t t0 = std::max<int64_t>(begin - e * unit, 0);
     const int64_t t1 = std::min(run_tokens(row.runs[e]), end - e * unit);
     for (int64_t t = t0; t < t1;) {
-      const int64_t slot = run_slot(row.runs[e]) + row.offset + t, n = std::min(t1 - t, share - slot % share);
-      pieces[n_pieces++] = source_.codes->piece(*source_.part, row.kv_head, slot, int(n));
-      t += n;
+      const int64_t slot = run_slot(row.runs[e]) + row.offset + t,
+                    more = std::min(t1 - t, share - slot % share);
+      if (n == 0 || slot != from + n || slot % share == 0) {
+        finish();
+        from = slot, n = 0;
+      }
+      n += more, t += more;
     }
   }
+  finish();
   return n_pieces;
 }
 

@@ -71,7 +71,8 @@ class BlockReader {
             bool few,
             bool values,
             KeyBlockView& block) const;
-  // The codes of the part's keys at places [begin, end), end - begin <= kKeyBlock; how many pieces.
+  // The codes of the part's keys at places [begin, end), end - begin <= kKeyBlock, in as few pieces as their
+  // groups allow, however the row's runs cut them; how many.
   int codes(const RowKeys& row, int64_t begin, int64_t end, CodePiece* pieces) const;
   // A block of plain keys read where they lie, all of the part: the same places of the next KV head.
   bool steps_to_next_head(const KeyBlockView& block) const;

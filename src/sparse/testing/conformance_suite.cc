@@ -72,8 +72,7 @@ void UnlimitedBudgetEqualsPassingAll(const Subject& s) {
   player.driver().force_select_for_test(true);
   const auto seq = player.open(c.unlimited);
   const States got = s.play(player, *seq, 64);
-  const bool one_part = seq->plan().store_spec.tail == 0;
-  EXPECT_LE(distance(got, want), one_part ? 0.0 : 1e-5);
+  EXPECT_EQ(distance(got, want), 0);
 }
 
 void ExactStoresEqualDense(const Subject& s) {
