@@ -55,7 +55,8 @@ function(se_library name)
     set_source_files_properties(${A_AVX512} PROPERTIES COMPILE_OPTIONS "${avx512}")
   endif()
   if(A_AMX)
-    set_source_files_properties(${A_AMX} PROPERTIES COMPILE_OPTIONS "${avx512};-mamx-tile;-mamx-int8;-mamx-bf16")
+    set_source_files_properties(${A_AMX} PROPERTIES COMPILE_OPTIONS "${avx512};-mamx-tile;-mamx-int8;-mamx-bf16"
+      COMPILE_DEFINITIONS "$<$<BOOL:${SE_EMULATE_TILES}>:SE_EMULATE_TILES>")
   endif()
 endfunction()
 

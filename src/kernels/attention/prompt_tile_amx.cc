@@ -3,6 +3,7 @@
 // Scores come out as [keys, 16 rows] (keys are the left matrix, as they lie), so that the softmax runs down
 // columns, a row per lane, without sums across lanes. Outputs are [channels, 16 rows]: values are turned once
 // per block for all rows, weights not at all.
+#include "device/cpu/tiles.h"
 #include "kernels/attention/prompt_tile.h"
 //
 #include "kernels/attention/vec16.inl"
@@ -15,32 +16,16 @@ using se::cpu::kKeyBlock;
 using se::cpu::PromptTile;
 using se::cpu::RowType;
 
-// Written out: GCC 12's _tile_loadd does not tell the compiler that it reads memory.
-template <int kTo>
-inline void load_tile(const void* from) {
-  __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(int64_t{64}), "i"(kTo) : "memory");
-}
-template <int kFrom>
-inline void store_tile(void* to) {
-  __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(int64_t{64}), "i"(kFrom) : "memory");
-}
-template <int kTo>
-inline void zero_tile() {
-  __asm__ volatile("tilezero %%tmm%c0" ::"i"(kTo));
-}
+using se::cpu::load_tile;
+using se::cpu::store_tile;
+using se::cpu::zero_tile;
 template <int kTo, int kA, int kB>  // to += a x b
 inline void multiply() {
-  __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kTo), "i"(kA), "i"(kB));
+  se::cpu::multiply_bf16<kTo, kA, kB>();
 }
 
 constexpr int kPieces = 3;
 constexpr int64_t kTile = 1024;  // bytes of one
-
-struct alignas(64) TileConfig {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
 
 struct Work {          // where everything lies in the scratch
   int groups, nk, nv;  // of 16 rows, 32 key channels, 16 value channels
@@ -104,8 +89,7 @@ inline __m512i cut(F16& a, F16& b) {
 
 void begin(const PromptTile& t, const float* const* q) {
   const Work w(t);
-  const TileConfig config;
-  _tile_loadconfig(&config);
+  se::cpu::configure_tiles({});
   for (int g = 0; g < w.groups; ++g) {
     for (int kb = 0; kb < w.nk; ++kb) {
       __m512i piece[kPieces][16];
@@ -388,7 +372,7 @@ void end_split(const PromptTile& t) {
 }
 
 void finish(const PromptTile& t, float* const* out, float* const* lse) {
-  _tile_release();
+  se::cpu::release_tiles();
   write_rows(sums_of(Work(t)), t.rows, t.v_dim, out, lse);
 }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "device/cpu/tiles.h"
 #include "kernels/linear/block_avx512.h"
 
 namespace se::linear_detail {
@@ -15,11 +16,8 @@ constexpr int kTileTokens = kGroup;
 constexpr int64_t kFewTokens = 4;  // that many are left to VNNI
 
 // Tiles: 0 to 3 sums, 4 tokens x 32 bytes, 5 a block; 6 and 7 the same of half a block (scaled halves).
-struct alignas(64) TileConfig {
-  uint8_t palette = 1, start = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 32, 64, 16, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 8, 16, 4};
-};
+constexpr cpu::TileConfig kTiles = {.row_bytes = {64, 64, 64, 64, 32, 64, 16, 64},
+                                    .rows = {16, 16, 16, 16, 16, 8, 16, 4}};
 
 struct Unpacked {
   int8_t* codes = nullptr;  // [blocks, 8, 64]
@@ -45,51 +43,30 @@ void unpack(const Panel& p, int64_t blocks, const Unpacked& out) {
     _mm512_store_ps(scales + 16, scales_halves(kType) ? s.first : s.m);
     _mm512_store_ps(scales + 32, s.second);
   }
-  asm volatile("" ::: "memory");  // tile loads are no loads to the compiler
+}
+
+template <int kTile>
+inline void for_half(const int8_t* q, const int8_t* codes, int32_t* to) {
+  cpu::load_tile<6>(q, 32);
+  cpu::load_tile<7>(codes);
+  cpu::zero_tile<kTile>();
+  cpu::multiply_int8<kTile, 6, 7>();
+  cpu::store_tile<kTile>(to);
 }
 
 // Sums of 16 tokens, from `q` on 32 bytes apart, and a block into `to` [2 if halves have scales, 16, 16].
 template <BlockType kType, int kTile>
 inline void multiply(const int8_t* q, const int8_t* codes, int32_t* to) {
   static_assert(kTile == 0 || kTile == 1);
-  const auto store = [&](int tile) {
-    if (tile == 0) _tile_stored(0, to, 64);
-    if (tile == 1) _tile_stored(1, to, 64);
-    if (tile == 2) _tile_stored(2, to + 256, 64);
-    if (tile == 3) _tile_stored(3, to + 256, 64);
-  };
   if constexpr (scales_halves(kType)) {
-    _tile_loadd(6, q, 32);
-    _tile_loadd(7, codes, 64);
-    if constexpr (kTile == 0) {
-      _tile_zero(0);
-      _tile_dpbssd(0, 6, 7);
-    } else {
-      _tile_zero(1);
-      _tile_dpbssd(1, 6, 7);
-    }
-    _tile_loadd(6, q + 16, 32);
-    _tile_loadd(7, codes + 256, 64);
-    if constexpr (kTile == 0) {
-      _tile_zero(2);
-      _tile_dpbssd(2, 6, 7);
-    } else {
-      _tile_zero(3);
-      _tile_dpbssd(3, 6, 7);
-    }
-    store(kTile);
-    store(kTile + 2);
+    for_half<kTile>(q, codes, to);
+    for_half<kTile + 2>(q + 16, codes + 256, to + 256);
   } else {
-    _tile_loadd(4, q, 32);
-    _tile_loadd(5, codes, 64);
-    if constexpr (kTile == 0) {
-      _tile_zero(0);
-      _tile_dpbssd(0, 4, 5);
-    } else {
-      _tile_zero(1);
-      _tile_dpbssd(1, 4, 5);
-    }
-    store(kTile);
+    cpu::load_tile<4>(q, 32);
+    cpu::load_tile<5>(codes);
+    cpu::zero_tile<kTile>();
+    cpu::multiply_int8<kTile, 4, 5>();
+    cpu::store_tile<kTile>(to);
   }
 }
 
@@ -174,9 +151,7 @@ void panels_amx(
   if (few > 0) panels_avx512(w, x, end - few, end, y);
   end -= few;
   if (begin == end) return;
-  const TileConfig config;
-  asm volatile("" : : "r"(&config) : "memory");  // all of it is read
-  _tile_loadconfig(&config);
+  cpu::configure_tiles(kTiles);
   switch (w.type) {
     case BlockType::kQ4_0:
       panels<BlockType::kQ4_0>(w, x, begin, end, y, scratch);
@@ -206,7 +181,7 @@ void panels_amx(
       panels<BlockType::kQ6_K>(w, x, begin, end, y, scratch);
       break;
   }
-  _tile_release();
+  cpu::release_tiles();
 }
 
 }  // namespace se::linear_detail
