@@ -40,10 +40,10 @@ struct Pass {
   float *scratch = nullptr, *partial_out = nullptr, *partial_lse = nullptr;
 
   bool tiled(int64_t row) const { return prompts && row >= args.rows->decode_rows; }
-  // Decode rows over a part of codes alone, of which every row sees all.
+  // Decode rows over a part of codes, of which every row sees all.
   bool multiplies_codes(const Item& item) const {
     const CodeSource* c = source.codes;
-    if (!c || !core.absorb_codes || source.present || args.window > 0 || item.tokens != 1) return false;
+    if (!c || !core.absorb_codes || args.window > 0 || item.tokens != 1) return false;
     const auto fits = [](int dim) { return dim > 0 && dim % 16 == 0 && dim <= kMostCodeDim; };
     return item.row < args.rows->decode_rows && group <= core.few_rows && fits(c->format.k_dim) &&
            fits(c->format.v_dim) && c->format.group % 16 == 0;
@@ -206,7 +206,7 @@ void absorb_split(const Pass& pass,
   }
 }
 
-// The same of codes that are multiplied as they lie.
+// The same of codes that are multiplied as they lie. A block that goes on into the present is restored.
 void absorb_codes(const Pass& pass,
                   const Item& item,
                   const RowKeys& keys,
@@ -220,6 +220,7 @@ void absorb_codes(const Pass& pass,
   Ahead ahead;
   for (int64_t b = begin; b < end; b += kKeyBlock) {
     const int64_t to = std::min(b + kKeyBlock, end);
+    if (to > keys.extent) return absorb_split(pass, item, keys, reader, b, end, later, w);
     reader.look_ahead(keys, to, std::min(to + kKeyBlock, later), true, item.heads, ahead);
     RowKeys head = keys;
     for (int h = 0; h < item.heads; ++h, ++head.kv_head) {

@@ -15,6 +15,15 @@
 namespace se::cpu {
 namespace {
 
+// An 8-bit float by its definition; the callers have no NaN and no infinity.
+double float8(CodeType type, uint8_t code) {
+  const int mantissa = type == CodeType::kE4M3 ? 3 : 2, bias = type == CodeType::kE4M3 ? 7 : 15;
+  const int exponent = (code & 0x7f) >> mantissa, rest = code & ((1 << mantissa) - 1);
+  const double size = exponent == 0 ? std::ldexp(rest, 1 - bias - mantissa)
+                                    : std::ldexp((1 << mantissa) + rest, exponent - bias - mantissa);
+  return code & 0x80 ? -size : size;
+}
+
 // Tokens of one KV head in pieces of the given lengths, codes and metadata at random.
 struct Coded {
   CodeFormat f;
@@ -23,15 +32,20 @@ struct Coded {
     std::vector<uint8_t> k, v;
     std::vector<float> k_min, v_min;  // as stored
     std::vector<uint16_t> k_narrow, v_narrow, k_step, v_step;
+    std::vector<float> k_scale, v_scale;  // steps of floats
   };
   std::vector<Piece> data;
   std::vector<CodePiece> pieces;
 
   Coded(const CodeFormat& format, std::vector<int> n, Rng& rng) : f(format), lengths(std::move(n)) {
+    if (floats()) {
+      make_floats(rng);
+      return;
+    }
     for (const int tokens : lengths) {
       Piece p;
       const auto codes = [&](int dim) {
-        std::vector<uint8_t> c(size_t(tokens * dim * f.bits / 8));
+        std::vector<uint8_t> c(size_t(tokens * dim * bits() / 8));
         for (uint8_t& x : c) x = uint8_t(rng.below(256));
         return c;
       };
@@ -43,7 +57,7 @@ struct Coded {
           min.push_back(f.min == RowType::kF32    ? x
                         : f.min == RowType::kBF16 ? bf16_to_f32(narrow.back())
                                                   : f16_to_f32(narrow.back()));
-          step.push_back(f32_to_f16(std::fabs(rng.normal()) * 4 / float((1 << f.bits) - 1)));
+          step.push_back(f32_to_f16(std::fabs(rng.normal()) * 4 / float((1 << bits()) - 1)));
         }
         return step;
       };
@@ -65,14 +79,41 @@ struct Coded {
     }
   }
   int code(const std::vector<uint8_t>& c, int64_t i) const {
-    return c[size_t(i * f.bits / 8)] >> (i * f.bits % 8) & ((1 << f.bits) - 1);
+    return c[size_t(i * bits() / 8)] >> (i * bits() % 8) & ((1 << bits()) - 1);
+  }
+  int bits() const { return bits_of(f.type); }
+  bool floats() const { return bits() == 8; }
+  void make_floats(Rng& rng) {
+    for (const int tokens : lengths) {
+      Piece p;
+      const auto codes = [&](int dim) {
+        std::vector<uint8_t> c;
+        const uint64_t least = f.type == CodeType::kE4M3 ? 0x00 : 0x30,
+                       most = f.type == CodeType::kE4M3 ? 0x7f : 0x48;
+        for (int i = 0; i < tokens * dim; ++i)
+          c.push_back(uint8_t((least + rng.below(most - least)) | rng.below(2) << 7));
+        return c;
+      };
+      p.k = codes(f.k_dim), p.v = codes(f.v_dim);
+      for (int t = 0; t < tokens; ++t)
+        p.k_scale.push_back(std::fabs(rng.normal()) / 100),
+            p.v_scale.push_back(std::fabs(rng.normal()) / 100);
+      data.push_back(std::move(p));
+    }
+    for (size_t i = 0; i < data.size(); ++i) {
+      const Piece& p = data[i];
+      pieces.push_back(
+          {lengths[i], p.k.data(), p.v.data(), nullptr, nullptr, p.k_scale.data(), p.v_scale.data()});
+    }
   }
   // min and code * step of channel d of a token, apart.
   std::pair<double, double> key(const Piece& p, int t, int d) const {
+    if (floats()) return {0, float8(f.type, p.k[size_t(t * f.k_dim + d)]) * p.k_scale[size_t(t)]};
     return {p.k_min[size_t(d)],
             code(p.k, int64_t(t) * f.k_dim + d) * double(f16_to_f32(p.k_step[size_t(d)]))};
   }
   std::pair<double, double> value(const Piece& p, int t, int d) const {
+    if (floats()) return {0, float8(f.type, p.v[size_t(t * f.v_dim + d)]) * p.v_scale[size_t(t)]};
     const size_t g = size_t(t * (f.v_dim / f.group) + d / f.group);
     return {p.v_min[g], code(p.v, int64_t(t) * f.v_dim + d) * double(f16_to_f32(p.v_step[g]))};
   }
@@ -133,21 +174,21 @@ void expect_attends(const CodeFormat& f,
     EXPECT_NEAR(lse, top + std::log(total), relative + 0x1p-22 * std::fabs(lse));
     for (int d = 0; d < f.v_dim; ++d)
       ASSERT_NEAR(out[size_t(d)], sum[size_t(d)] / total, 2 * relative * size[size_t(d)] / total)
-          << f.bits << " bits, " << rows << " rows, row " << r << " channel " << d;
+          << "type " << int(f.type) << ", " << rows << " rows, row " << r << " channel " << d;
   }
 }
 
 TEST(AttentionCodes, AttendTheNumbersThatTheyStandFor) {
   if (best_isa() < Isa::kAvx512) GTEST_SKIP() << "no AVX-512";
   uint64_t seed = 0;
-  for (const int bits : {4, 2}) {
+  for (const CodeType type : {CodeType::k4, CodeType::k2}) {
     for (const RowType min : {RowType::kF32, RowType::kF16, RowType::kBF16}) {
       for (const auto& [k_dim, v_dim, group] : {std::array{16, 16, 16},
                                                 std::array{64, 64, 32},
                                                 std::array{128, 64, 64},
                                                 std::array{256, 256, 16}}) {
         for (int rows = 1; rows <= 8; ++rows) {
-          const CodeFormat f{bits, k_dim, v_dim, group, min};
+          const CodeFormat f{type, k_dim, v_dim, group, min};
           expect_attends(f, {{32}, {16, 16}, {1}, {5, 7, 1, 2}, {31, 1}, {17}}, rows, ++seed);
         }
       }
@@ -155,11 +196,58 @@ TEST(AttentionCodes, AttendTheNumbersThatTheyStandFor) {
   }
 }
 
-// A row's bits do not depend on how many go with it.
-TEST(AttentionCodes, NeighboursDoNotShow) {
+TEST(AttentionCodes, FloatsToo) {
   if (best_isa() < Isa::kAvx512) GTEST_SKIP() << "no AVX-512";
+  uint64_t seed = 1000;
+  for (const CodeType type : {CodeType::kE4M3, CodeType::kE5M2}) {
+    for (const auto& [k_dim, v_dim] :
+         {std::array{16, 16}, std::array{64, 64}, std::array{128, 80}, std::array{256, 256}}) {
+      for (int rows = 1; rows <= 8; ++rows) {
+        const CodeFormat f{type, k_dim, v_dim, v_dim, {}};
+        expect_attends(f, {{32}, {16, 16}, {1}, {5, 7, 1, 2}, {31, 1}, {17}}, rows, ++seed);
+      }
+    }
+  }
+}
+
+// Every code alone: a key that the query has all of, and a value of weight 1.
+TEST(AttentionCodes, EveryFloatComesOutAsItIsAndNanStays) {
+  if (best_isa() < Isa::kAvx512) GTEST_SKIP() << "no AVX-512";
+  for (const CodeType type : {CodeType::kE4M3, CodeType::kE5M2}) {
+    for (int code = 0; code < 256; ++code) {
+      const bool nan = (code & 0x7f) > (type == CodeType::kE4M3 ? 0x7e : 0x7c);
+      if ((code & 0x7f) == 0x7c && type == CodeType::kE5M2) continue;  // infinity, which is never stored
+      for (const bool in_key : {true, false}) {
+        std::vector<uint8_t> k(2 * 16, 0), v(2 * 16, 0);
+        (in_key ? k : v)[16 + 3] = uint8_t(code);  // of the second token
+        k[5] = 0xb8;  // -1 or -0.5: the first token weighs nothing beside the second
+        const float steps[] = {1, 1};
+        const CodePiece p{2, k.data(), v.data(), nullptr, nullptr, steps, steps};
+        std::vector<float> q(16, 0.f), acc(16, 0.f);
+        q[5] = 1000, q[3] = 0.001f;
+        float m = -INFINITY, l = 0;
+        kCoreAvx512.absorb_codes(
+            q.data(), 16, 1, 1, {type, 16, 16, 16, {}}, &p, 1, {&m, &l, acc.data(), 16}, nullptr);
+        if (in_key) {
+          if (nan)
+            EXPECT_TRUE(std::isnan(l) && std::isnan(acc[0])) << code;
+          else
+            EXPECT_FLOAT_EQ(m, float(float8(type, uint8_t(code)) * 0.001f)) << code;
+        } else if (nan) {
+          EXPECT_TRUE(std::isnan(acc[3])) << code;
+          EXPECT_EQ(acc[4], 0);
+        } else {
+          EXPECT_EQ(acc[3], float(float8(type, uint8_t(code)))) << code;
+        }
+      }
+    }
+  }
+}
+
+// A row's bits do not depend on how many go with it.
+void expect_alone_as_together(CodeType type) {
   Rng rng(3);
-  const CodeFormat f{4, 64, 64, 32, RowType::kF16};
+  const CodeFormat f{type, 64, 64, type == CodeType::k4 ? 32 : 64, RowType::kF16};
   const Coded c(f, {16, 13}, rng);
   std::vector<float> q(8 * 64);
   for (float& x : q) x = rng.normal();
@@ -184,6 +272,11 @@ TEST(AttentionCodes, NeighboursDoNotShow) {
     EXPECT_EQ(one[64], all[size_t(8 * 64 + r)]);
     EXPECT_EQ(one[65], all[size_t(8 * 64 + 8 + r)]);
   }
+}
+
+TEST(AttentionCodes, NeighboursDoNotShow) {
+  if (best_isa() < Isa::kAvx512) GTEST_SKIP() << "no AVX-512";
+  for (const CodeType type : {CodeType::k4, CodeType::kE4M3, CodeType::kE5M2}) expect_alone_as_together(type);
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ inline void score_piece(const float* q,
                         Ahead* ahead) {
   fold_queries<kMin, kRows>(q, stride, p, f.k_dim, work);
   const void* keys[kKeyBlock];
-  const int row = f.k_dim * f.bits / 8;
+  const int row = f.k_dim * bits_of(f.type) / 8;
   for (int j = 0; j < (p.n + 3) / 4 * 4; ++j) keys[j] = p.k + (j < p.n ? j : p.n - 1) * row;
   dots_of<kCode>(work.q, f.k_dim, kRows, keys, p.n, f.k_dim, work.scores, ahead);
   const uint32_t all = uint32_t((uint64_t{1} << p.n) - 1);
@@ -67,7 +67,7 @@ inline void sum_piece(const float* weights,
                       const CodePiece& p,
                       const Running& run,
                       Ahead* ahead) {
-  const int groups = f.v_dim / f.group, row = f.v_dim * f.bits / 8;
+  const int groups = f.v_dim / f.group, bits = bits_of(f.type), row = f.v_dim * bits / 8;
   alignas(64) float step[kKeyBlock * (kMostCodeDim / 16)], low[kKeyBlock * (kMostCodeDim / 16)];
   const int metas = p.n * groups;
   for (int i = 0; i < metas; i += 16) {
@@ -80,7 +80,7 @@ inline void sum_piece(const float* weights,
     const void* values[kKeyBlock];
     for (int j = 0; j < p.n; ++j) {
       steps[j] = step[j * groups + g], lows[j] = low[j * groups + g];
-      values[j] = p.v + j * row + g * f.group * f.bits / 8;
+      values[j] = p.v + j * row + g * f.group * bits / 8;
     }
     const uint32_t all = uint32_t((uint64_t{1} << p.n) - 1);
     F16 sum[8];
@@ -165,8 +165,10 @@ void absorb_codes_avx512(const float* q,
                          int n_pieces,
                          const Running& run,
                          Ahead* ahead) {
+  if (bits_of(f.type) == 8)
+    return absorb_floats8_avx512(q, q_stride, rows, scale, f, pieces, n_pieces, run, ahead);
   const auto with = [&]<RowType kMin>() {
-    if (f.bits == 4)
+    if (f.type == CodeType::k4)
       return by_rows<CodeType::k4, kMin>(rows, q, q_stride, scale, f, pieces, n_pieces, run, ahead);
     return by_rows<CodeType::k2, kMin>(rows, q, q_stride, scale, f, pieces, n_pieces, run, ahead);
   };

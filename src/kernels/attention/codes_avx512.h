@@ -14,4 +14,15 @@ void absorb_codes_avx512(const float* q,
                          const Running& run,
                          Ahead* ahead);
 
+// The same of 8-bit floats.
+void absorb_floats8_avx512(const float* q,
+                           int64_t q_stride,
+                           int rows,
+                           float scale,
+                           const CodeFormat& format,
+                           const CodePiece* pieces,
+                           int n_pieces,
+                           const Running& run,
+                           Ahead* ahead);
+
 }  // namespace se::cpu

@@ -8,6 +8,7 @@ namespace {
 
 using se::cpu::Ahead;
 using se::cpu::AttentionCore;
+using se::cpu::CodeType;
 using se::cpu::kKeyBlock;
 using se::cpu::RowType;
 using se::cpu::Running;
@@ -26,14 +27,16 @@ inline void fetch(Ahead* ahead, int lines) {
   }
 }
 
-enum class CodeType : uint8_t { k4, k2 };  // bits of a code; rows of them load as numbers from 0 on
-
 template <auto kType>
 constexpr int kBytes = kType == RowType::kF32 ? 4 : 2;
 template <>
 inline constexpr int kBytes<CodeType::k4> = 1;  // at most
 template <>
 inline constexpr int kBytes<CodeType::k2> = 1;
+template <>
+inline constexpr int kBytes<CodeType::kE4M3> = 1;
+template <>
+inline constexpr int kBytes<CodeType::kE5M2> = 1;
 
 // Sixteen codes: broadcast words shifted by as many counts, and their low bits looked up in a table of
 // floats.
@@ -68,6 +71,20 @@ template <>
 inline F16 load_row<CodeType::k2>(const void* row, int i) {
   return load_codes2(static_cast<const uint8_t*>(row) + i / 4);
 }
+// 8-bit floats by way of F16, which has the bits of E5M2 above eight zeros and those of E4M3 with another
+// bias: its values come out as 2^-8 of themselves, and its NaN as 1.875, which the caller must look for.
+// Subnormals of F16 cost nothing, unlike those of F32.
+template <>
+inline F16 load_row<CodeType::kE4M3>(const void* row, int i) {
+  const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(static_cast<const char*>(row) + i));
+  const __m256i shifted = _mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7);  // bits 14 and 15 are the sign
+  return _mm512_cvtph_ps(_mm256_and_si256(shifted, _mm256_set1_epi16(short(0xbf80))));
+}
+template <>
+inline F16 load_row<CodeType::kE5M2>(const void* row, int i) {
+  const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(static_cast<const char*>(row) + i));
+  return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 8));
+}
 // Lanes from n on are 0 and are not read.
 template <auto kType>
 inline F16 load_some(const void* row, int i, int n) {
@@ -85,6 +102,14 @@ inline F16 load_some<CodeType::k4>(const void*, int, int) {  // codes come in wh
 }
 template <>
 inline F16 load_some<CodeType::k2>(const void*, int, int) {
+  return zero16();
+}
+template <>
+inline F16 load_some<CodeType::kE4M3>(const void*, int, int) {
+  return zero16();
+}
+template <>
+inline F16 load_some<CodeType::kE5M2>(const void*, int, int) {
   return zero16();
 }
 

@@ -47,10 +47,21 @@ void load(const AttentionPart& part, int kv_head, int64_t slot, int n, bool valu
   }
 }
 
+// The tokens of a page lie together, codes and scales (KvLayout).
+cpu::CodePiece piece(const AttentionPart& part, int kv_head, int64_t slot, int n) {
+  const Rows k = rows_of(part, false), v = rows_of(part, true);
+  cpu::CodePiece p;
+  p.n = n;
+  p.k = k.code(slot, kv_head), p.k_step = k.scale(slot, kv_head);
+  p.v = v.code(slot, kv_head), p.v_step = v.scale(slot, kv_head);
+  return p;
+}
 void attend(const AttendArgs& args, const AttentionPart& part, Stream& stream) {
   const TensorView &k = part.planes[kK], &v = part.planes[kV];
-  const int v_dim = v.empty() ? 0 : int(v.shape[3]);  // MLA: part.v_in_k
-  cpu::attend_tiles(args, part, int(k.shape[3]), v_dim, int(k.shape[2]), &load, stream);
+  const int k_dim = int(k.shape[3]), v_dim = v.empty() ? 0 : int(v.shape[3]);  // MLA: part.v_in_k
+  const cpu::CodeType type = part.args[0] == kE4M3 ? cpu::CodeType::kE4M3 : cpu::CodeType::kE5M2;
+  const cpu::CodeSource codes{{type, k_dim, v_dim, v_dim, {}}, part.index.page, &piece};
+  cpu::attend_tiles(args, part, k_dim, v_dim, int(k.shape[2]), &load, stream, v.empty() ? nullptr : &codes);
 }
 void logits(const AttendArgs& args, const AttentionPart& part, Stream& stream) {
   const TensorView& k = part.planes[kK];

@@ -106,7 +106,7 @@ cpu::CodePiece piece(const AttentionPart& part, int kv_head, int64_t slot, int n
 void attend(const AttendArgs& args, const AttentionPart& part, Stream& stream) {
   const Codes c = codes_of(part);
   const DType min = c.planes[kKMin].dtype;
-  const cpu::CodeSource codes{{c.bits,
+  const cpu::CodeSource codes{{c.bits == 4 ? cpu::CodeType::k4 : cpu::CodeType::k2,
                                c.k_dim(),
                                c.v_dim(),
                                c.group,
