@@ -40,11 +40,12 @@ if(SE_TESTS)
   find_package(GTest REQUIRED)
 endif()
 
-# se_library(NAME SOURCES a.cc b.cc [AVX2 x_avx2.cc] [AVX512 y_avx512.cc] [AMX z_amx.cc] [DEPS se_base ...])
-# AVX2, AVX512 and AMX sources are compiled for that level; they are called only after a run-time check.
+# se_library(NAME SOURCES a.cc b.cc [AVX2 x_avx2.cc] [AVX512 y_avx512.cc] [AVX512BF16 ...] [AMX z_amx.cc]
+#            [DEPS se_base ...])
+# AVX2, AVX512, AVX512BF16 and AMX sources are compiled for that level; they are called only after a run-time check.
 function(se_library name)
-  cmake_parse_arguments(A "" "" "SOURCES;AVX2;AVX512;AMX;DEPS" ${ARGN})
-  add_library(${name} STATIC ${A_SOURCES} ${A_AVX2} ${A_AVX512} ${A_AMX})
+  cmake_parse_arguments(A "" "" "SOURCES;AVX2;AVX512;AVX512BF16;AMX;DEPS" ${ARGN})
+  add_library(${name} STATIC ${A_SOURCES} ${A_AVX2} ${A_AVX512} ${A_AVX512BF16} ${A_AMX})
   target_link_libraries(${name} PUBLIC se_flags ${A_DEPS})
   if(A_AVX2)
     set_source_files_properties(${A_AVX2} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
@@ -53,6 +54,9 @@ function(se_library name)
   set(avx512 "-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-Wno-uninitialized")
   if(A_AVX512)
     set_source_files_properties(${A_AVX512} PROPERTIES COMPILE_OPTIONS "${avx512}")
+  endif()
+  if(A_AVX512BF16)
+    set_source_files_properties(${A_AVX512BF16} PROPERTIES COMPILE_OPTIONS "${avx512};-mavx512bf16")
   endif()
   if(A_AMX)
     set_source_files_properties(${A_AMX} PROPERTIES COMPILE_OPTIONS "${avx512};-mamx-tile;-mamx-int8;-mamx-bf16"

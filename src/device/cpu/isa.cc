@@ -55,6 +55,14 @@ Isa probe() {
 }
 }  // namespace
 
+bool has_avx512_bf16() {
+  static const bool has = [] {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return best_isa() >= Isa::kAvx512 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 5);
+  }();
+  return has;
+}
+
 Isa best_isa() {
   static const Isa best = probe();
   return best;

@@ -16,5 +16,7 @@ Result<Isa>
 wanted_isa();  // SE_ISA, or best_isa(); kInvalid for unknown names, kUnsupported for missing levels
 Isa isa();     // wanted_isa(), cached; best_isa() where SE_ISA is bad (entry points check first)
 void set_isa_for_test(Isa isa);
+// Not a level, for it changes no bit: whether level kAvx512 has AVX512_BF16 here.
+bool has_avx512_bf16();
 
 }  // namespace se::cpu

@@ -23,6 +23,7 @@ using linear_detail::kTilePadding;
 using linear_detail::kTilePanels;
 using linear_detail::Output;
 using linear_detail::Panels;
+using linear_detail::Rounded;
 using linear_detail::Routines;
 using linear_detail::Rows;
 
@@ -188,13 +189,17 @@ void run_panels(std::span<const Product> products, const Activations& a, Arena& 
   });
 }
 
+int64_t float_rows_per_item(int64_t in) {
+  constexpr int64_t kTileFloats = 32768;  // of dequantised weights: a quarter of an L2
+  return std::clamp<int64_t>(kTileFloats / in / 4 * 4, 4, 32);
+}
+
 void run_floats(const TensorView& x, const Product& p, Arena& scratch, Stream& stream) {
   const Routines& r = routines();
   const TensorView& w = p.w;
   const Output y = output_of(p);
   const int64_t out = w.shape[0], in = w.shape[1], tokens = x.shape[0], threads = stream.pool().threads();
-  constexpr int64_t kTileFloats = 32768;  // of dequantised weights: a quarter of an L2
-  const int64_t step = std::clamp<int64_t>(kTileFloats / in / 4 * 4, 4, 32);
+  const int64_t step = float_rows_per_item(in);
   const auto type = float_type(w.dtype);
   const bool plain = w.dtype == DType::kF32 || (avx512() && type);
   float* buffers = plain ? nullptr : scratch.take<float>(threads * step * in).data();
@@ -213,6 +218,44 @@ void run_floats(const TensorView& x, const Product& p, Arena& scratch, Stream& s
     } else {
       r.float_rows(rows, x.ptr<float>(), tokens, in, y);
     }
+  });
+}
+
+bool has_bf16_products() { return avx512() && cpu::has_avx512_bf16(); }
+
+// x rounded, in the form that run_rounded's routine takes.
+Rounded round(const TensorView& x, Arena& scratch, Stream& stream) {
+  Rounded r;
+  r.tokens = x.shape[0], r.in = x.shape[1], r.stride = linear_detail::rounded_stride(r.in);
+  uint16_t* brains = scratch.take<uint16_t>(r.tokens * r.stride).data();
+  const bool parts = !has_bf16_products();
+  float* floats = parts ? scratch.take<float>(r.tokens * r.stride).data() : nullptr;
+  stream.pool().run(r.tokens, [&](int64_t t, int) {
+    uint16_t* to = brains + t * r.stride;
+    linear_detail::round_token(x.at<float>(t), r.in, to);
+    if (parts) linear_detail::part_row(to, r.stride, floats + t * r.stride);
+  });
+  r.x = parts ? static_cast<const void*>(floats) : brains;
+  return r;
+}
+
+// BF16 weights by rounded activations.
+void run_rounded(const Rounded& x, const Product& p, Arena& scratch, Stream& stream) {
+  const Routines& r = routines();
+  const TensorView& w = p.w;
+  const Output y = output_of(p);
+  const int64_t out = w.shape[0], threads = stream.pool().threads(), step = float_rows_per_item(x.in);
+  float* buffers = avx512() ? nullptr : scratch.take<float>(threads * step * x.stride).data();
+  stream.pool().run(ceil_div(out, step), [&](int64_t item, int thread) {
+    Rows rows{nullptr, 0, item * step, std::min(out, (item + 1) * step)};
+    rows.data = w.at<char>(rows.begin), rows.stride = w.stride[0];
+    if (has_bf16_products()) return linear_detail::rounded_rows_avx512bf16(rows, x, y);
+    if (avx512()) return linear_detail::rounded_rows_avx512(rows, x, y);
+    float* buffer = buffers + thread * step * x.stride;
+    for (int64_t row = rows.begin; row < rows.end; ++row)
+      linear_detail::part_row(w.at<char>(row), x.in, buffer + (row - rows.begin) * x.stride);
+    rows.data = buffer, rows.stride = x.stride * int64_t(sizeof(float));
+    r.float_rows(rows, static_cast<const float*>(x.x), x.tokens, x.stride, y);
   });
 }
 
@@ -279,15 +322,22 @@ void linear(
   const auto in_blocks = [&](const Product& p) {
     return compute == Compute::kDefault && block_type(p.w.dtype);
   };
+  const auto rounded = [&](const Product& p) {
+    return compute == Compute::kDefault && p.w.dtype == DType::kBF16;
+  };
   const auto in_panels = [&](const Product& p) { return in_blocks(p) && avx512() && p.w.packed != nullptr; };
   const Arena::Mark mark = scratch.mark();
   Activations a;
   if (std::any_of(products.begin(), products.end(), in_blocks)) a = quantise(x, scratch, stream);
+  Rounded r;
+  if (std::any_of(products.begin(), products.end(), rounded)) r = round(x, scratch, stream);
   if (std::any_of(products.begin(), products.end(), in_panels)) run_panels(products, a, scratch, stream);
   for (const Product& p : products) {
     if (in_panels(p)) continue;
     if (in_blocks(p))
       run_blocks(p, a, stream);
+    else if (rounded(p))
+      run_rounded(r, p, scratch, stream);
     else
       run_floats(x, p, scratch, stream);
   }

@@ -8,8 +8,8 @@
 namespace se {
 
 // kDefault: quantised weights are used as they lie, against activations quantised per block of 32 (int8,
-// integer dot products); kExact: weights dequantised to F32 on the fly, f32 products (the reference numerics
-// of a checkpoint).
+// integer dot products), BF16 weights against activations rounded to BF16; kExact: weights dequantised to F32
+// on the fly, f32 products (the reference numerics of a checkpoint).
 enum class Compute : uint8_t { kDefault, kExact };
 
 // A matrix [out, in] to multiply by, f32, f16, bf16 or a block type, rows contiguous; block types may come

@@ -12,6 +12,10 @@
 //   floats (all else): lane l of 16 sums w[i] x[i], i % 16 = l, in order with fused steps; lanes fold by
 //   halves
 //     (l + 8, l + 4, l + 2, l + 1).
+//   rounded (kDefault, BF16): x is rounded to BF16. Both rows are parted into 32 elements, beyond `in` zeros;
+//   lane l
+//     of 16 adds the product of elements 2 l + 1 of each part, then that of 2 l, with fused steps; lanes fold
+//     as of floats. So these are the products of floats of rows whose parts have the odd elements first.
 // The bias is added last. Free of other headers of ours, so that the files of an instruction set share no
 // inline function with the rest.
 #pragma once
@@ -78,6 +82,19 @@ struct Output {
   int64_t out = 0;
   const float* bias = nullptr;  // [out] or null
 };
+
+inline constexpr int kPart = 32;  // elements of a part of rounded rows
+static constexpr int64_t rounded_stride(int64_t in) { return (in + kPart - 1) / kPart * kPart; }
+
+// Rounded activations: BF16 as they come, or F32 with the parts' odd elements first, as the routine wants
+// them.
+struct Rounded {
+  const void* x = nullptr;  // [tokens, stride]
+  int64_t tokens = 0, in = 0, stride = 0;
+};
+void round_token(const float* x, int64_t in, uint16_t* to);  // to [rounded_stride(in)]
+// BF16 row [in] (at any address) as F32 [rounded_stride(in)] in parts, odd elements first.
+void part_row(const void* row, int64_t in, float* to);
 
 struct Routines {
   // Tokens [begin, end) of x f32 [tokens, in], whole groups.

@@ -11,6 +11,7 @@
 #include "base/rng.h"
 #include "device/cpu/isa.h"
 #include "device/cpu/thread_pool.h"
+#include "kernels/linear/packed.h"
 #include "kernels/quant/quant.h"
 
 namespace se {
@@ -170,7 +171,7 @@ TEST_P(ForEachType, ExactIsWithinTheDerivedBoundOfTheProductInDouble) {
 TEST_P(ForEachType, DefaultDiffersFromExactByTheRoundingOfActivationsAlone) {
   Problem p(GetParam(), 3, 19, 512);
   const auto exact = p.run(Compute::kExact), fast = p.run(Compute::kDefault);
-  constexpr DType kAsTheyAre[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ2_K, DType::kF8_32};
+  constexpr DType kAsTheyAre[] = {DType::kF32, DType::kF16, DType::kQ2_K, DType::kF8_32};
   if (std::find(std::begin(kAsTheyAre), std::end(kAsTheyAre), p.dtype) != std::end(kAsTheyAre)) {
     EXPECT_EQ(fast, exact);
     return;
@@ -327,11 +328,16 @@ TEST(Linear, ManyTokensGoInChunksWithoutATrace) {
 TEST(Linear, PlainFloatsTakeAnyWidthAndStridedRows) {
   const auto before = cpu::isa();
   for (int64_t in : {1, 3, 7, 8, 9, 15, 16, 17, 31, 100}) {
-    Problem p(DType::kF32, 4, 5, in);
-    cpu::set_isa_for_test(cpu::Isa::kBaseline);
-    const auto want = p.run(Compute::kDefault);
-    cpu::set_isa_for_test(before);
-    ASSERT_EQ(p.run(Compute::kDefault), want) << "in " << in;
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      Problem p(dtype, 4, 5, in);
+      cpu::set_isa_for_test(cpu::Isa::kBaseline);
+      const auto want = p.run(Compute::kDefault);
+      for (cpu::Isa level : levels_above_baseline()) {
+        cpu::set_isa_for_test(level);
+        ASSERT_EQ(p.run(Compute::kDefault), want) << cpu::to_string(level) << " in " << in;
+      }
+      cpu::set_isa_for_test(before);
+    }
   }
   Problem p(DType::kQ8_0, 2, 6, 64);
   ThreadPool pool(1);
@@ -350,6 +356,27 @@ TEST(Linear, PlainFloatsTakeAnyWidthAndStridedRows) {
            stream);
     const auto all = p.run(compute, 1, 0, 2, false);
     for (size_t i = 0; i < 6; ++i) EXPECT_EQ(y[i], all[i / 3 * 6 + i % 3 * 2]);
+  }
+}
+
+// BF16 weights with AVX-512: machines with the instruction for pairs and machines without it.
+TEST(Linear, RoundedProductsAreTheSameWithAndWithoutTheirInstruction) {
+  if (!cpu::has_avx512_bf16()) GTEST_SKIP() << "no AVX512_BF16";
+  for (int64_t in : {1, 31, 32, 33, 96, 250}) {
+    Problem p(DType::kBF16, 11, 9, in, uint64_t(in));
+    const int64_t stride = linear_detail::rounded_stride(in);
+    std::vector<uint16_t> brains(size_t(p.tokens * stride));
+    std::vector<float> parts(brains.size()), want(size_t(p.tokens * p.out)), got(want.size());
+    for (int64_t t = 0; t < p.tokens; ++t) {
+      linear_detail::round_token(&p.x[size_t(t * in)], in, &brains[size_t(t * stride)]);
+      linear_detail::part_row(&brains[size_t(t * stride)], stride, &parts[size_t(t * stride)]);
+    }
+    const linear_detail::Rows rows{p.w.data(), in * 2, 0, p.out};
+    linear_detail::rounded_rows_avx512bf16(
+        rows, {brains.data(), p.tokens, in, stride}, {want.data(), p.out, p.bias.data()});
+    linear_detail::rounded_rows_avx512(
+        rows, {parts.data(), p.tokens, in, stride}, {got.data(), p.out, p.bias.data()});
+    EXPECT_EQ(got, want) << "in " << in;
   }
 }
 

@@ -78,6 +78,11 @@ enum class FloatType : uint8_t { kF32, kF16, kBF16 };
 void float_rows_avx512(
     FloatType type, const Rows& w, const float* x, int64_t tokens, int64_t in, const Output& y);
 
+// Rows of BF16 weights (no alignment is assumed) by rounded activations, x.x being F32 in parts; and BF16, on
+// machines with AVX512_BF16.
+void rounded_rows_avx512(const Rows& w, const Rounded& x, const Output& y);
+void rounded_rows_avx512bf16(const Rows& w, const Rounded& x, const Output& y);
+
 // As Routines::quantise.
 void quantise_avx512(const float* x, int64_t begin, int64_t end, const Activations& a);
 
