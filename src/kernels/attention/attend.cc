@@ -18,7 +18,8 @@ constexpr int kHeadRows =
 // A short item has several splits where every thread still gets so many items: the first block of an item is
 // the one that nobody asked for early.
 constexpr int kShares = 16, kMostSplits = 8;
-constexpr int64_t kMergeShares = 4;
+// Splits of a tile are added up in shares of its rows where there are many; few are not worth a wait.
+constexpr int64_t kMergeShares = 4, kFewPartials = 256;
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 
 struct Item {
@@ -37,7 +38,9 @@ struct Pass {
   int threads = 1;
   int64_t rows = 0;           // of the widest item
   int64_t thread_floats = 0;  // of scratch per thread
-  float *scratch = nullptr, *partial_out = nullptr, *partial_lse = nullptr;
+  float* scratch = nullptr;
+  Running partial = {};  // sums of the splits that went to different items
+  int64_t merge_shares = 1;
 
   bool tiled(int64_t row) const { return prompts && row >= args.rows->decode_rows; }
   // Decode rows over a part of codes, of which every row sees all.
@@ -113,9 +116,9 @@ void for_each_item(const Pass& pass, const Fn& fn) {
 }
 
 struct TileWork {  // one thread's scratch; rows of one KV head after the other
-  float *q, *scores, *out;
+  float *q, *scores;
   int32_t *from, *seen;  // of each row, the keys of a block that it sees
-  Running run;
+  Running total, split;  // of the splits before; of one
 };
 
 TileWork tile_work(const Pass& pass, float* scratch) {
@@ -123,19 +126,22 @@ TileWork tile_work(const Pass& pass, float* scratch) {
   TileWork w;
   w.q = scratch;
   w.scores = w.q + rows * kd;
-  w.run.acc = w.scores + rows * kKeyBlock;
-  w.run.stride = vd;
-  w.run.m = w.run.acc + rows * vd;
-  w.run.l = w.run.m + rows;
-  w.out = w.run.l + rows;
-  w.seen = reinterpret_cast<int32_t*>(w.out + vd);
+  float* at = w.scores + rows * kKeyBlock;
+  for (Running* run : {&w.total, &w.split}) {
+    run->acc = at, run->stride = vd, run->m = at + rows * vd, run->l = run->m + rows;
+    at = run->l + rows;
+  }
+  w.seen = reinterpret_cast<int32_t*>(at);
   w.from = w.seen + rows;
   return w;
 }
 
 int64_t tile_floats(const Pass& pass) {
-  return pass.rows * (round_up8(pass.source.k_dim) + round_up8(pass.source.v_dim) + kKeyBlock + 4) +
-         round_up8(pass.source.v_dim);
+  return pass.rows * (round_up8(pass.source.k_dim) + 2 * round_up8(pass.source.v_dim) + kKeyBlock + 6);
+}
+
+Running rows_from(const Running& run, int64_t row) {
+  return {run.m + row, run.l + row, run.acc + row * run.stride, run.stride};
 }
 
 // Which keys of a block the rows of a tile see: [w.from, w.seen) of each; from for windows only. Returns the
@@ -157,8 +163,8 @@ int see(const Pass& pass, const Item& item, const KeyBlockView& block, int64_t b
   return first;
 }
 
-// Folds the keys at places [begin, end) into the running softmax of the tile's rows; those up to `later` are
-// read afterwards.
+// Folds the keys at places [begin, end) into `sums`, the running softmax of the tile's rows; those up to
+// `later` are read afterwards.
 void absorb_split(const Pass& pass,
                   const Item& item,
                   const RowKeys& keys,
@@ -166,7 +172,8 @@ void absorb_split(const Pass& pass,
                   int64_t begin,
                   int64_t end,
                   int64_t later,
-                  TileWork& w) {
+                  const TileWork& w,
+                  const Running& sums) {
   const int rows = int(item.tokens) * pass.group, kd = int(round_up8(pass.source.k_dim));
   const bool window = pass.args.window > 0;
   KeyBlockView block;
@@ -191,7 +198,6 @@ void absorb_split(const Pass& pass,
       const int64_t at = int64_t(h) * rows + first;
       float* scores = w.scores + first * kKeyBlock;
       pass.core.dots(w.q + at * kd, kd, rows - first, block.k, block.type, block.n, kd, scores, &ahead);
-      const Running run{w.run.m + at, w.run.l + at, w.run.acc + at * w.run.stride, w.run.stride};
       pass.core.absorb(scores,
                        pass.args.scale,
                        from,
@@ -199,8 +205,8 @@ void absorb_split(const Pass& pass,
                        rows - first,
                        block.v,
                        block.type,
-                       int(w.run.stride),
-                       run,
+                       int(sums.stride),
+                       rows_from(sums, at),
                        &ahead);
     }
   }
@@ -214,7 +220,8 @@ void absorb_codes(const Pass& pass,
                   int64_t begin,
                   int64_t end,
                   int64_t later,
-                  TileWork& w) {
+                  const TileWork& w,
+                  const Running& sums) {
   const int64_t rows = item.tokens * pass.group, kd = round_up8(pass.source.k_dim);
   CodePiece pieces[kKeyBlock];
   Ahead ahead;
@@ -225,8 +232,6 @@ void absorb_codes(const Pass& pass,
     RowKeys head = keys;
     for (int h = 0; h < item.heads; ++h, ++head.kv_head) {
       const int n = reader.codes(head, b, to, pieces);
-      const Running run{
-          w.run.m + h * rows, w.run.l + h * rows, w.run.acc + h * rows * w.run.stride, w.run.stride};
       if (n > 0)
         pass.core.absorb_codes(w.q + h * rows * kd,
                                kd,
@@ -235,15 +240,21 @@ void absorb_codes(const Pass& pass,
                                pass.source.codes->format,
                                pieces,
                                n,
-                               run,
+                               rows_from(sums, h * rows),
                                &ahead);
     }
   }
 }
 
+void write_row(const Pass& pass, const Running& sums, int64_t r, int64_t token, int64_t head) {
+  float* out = pass.args.out.at<float>(token, head);
+  *pass.args.lse.at<float>(token, head) =
+      pass.core.finish(sums.m[r], sums.l[r], sums.acc + r * sums.stride, pass.source.v_dim, out);
+}
+
 void run_item(const Pass& pass, const Item& item, int thread) {
   float* scratch = pass.scratch + thread * pass.thread_floats;
-  TileWork w = tile_work(pass, scratch);
+  const TileWork w = tile_work(pass, scratch);
   const KeySource& source = pass.source;
   const BlockReader reader(source, pass.core, scratch + tile_floats(pass));
   const RowKeys keys = row_keys(source, pass.args, item.row, item.kv_head);
@@ -265,27 +276,20 @@ void run_item(const Pass& pass, const Item& item, int thread) {
       for (const char* p = ahead.begin[i]; p < ahead.end[i]; p += 64) __builtin_prefetch(p);
     }
   }
+  const auto absorb = pass.multiplies_codes(item) ? absorb_codes : absorb_split;
   for (int64_t s = item.split; s < last; ++s) {
-    std::fill(w.run.m, w.run.m + all, kMinusInf);
-    std::fill(w.run.l, w.run.l + all, 0.f);
-    std::fill(w.run.acc, w.run.acc + all * w.run.stride, 0.f);
-    const auto absorb = pass.multiplies_codes(item) ? absorb_codes : absorb_split;
-    absorb(pass, item, keys, reader, s * split, std::min((s + 1) * split, places), later, w);
-    for (int64_t r = 0; r < all; ++r) {
-      const bool first = alone || s == item.split;
-      const int64_t slot = item.partial + (s - item.split) * rows * source.kv_heads + r;
-      float* out =
-          alone ? pass.partial_out + slot * source.v_dim : pass.args.out.at<float>(token_of(r), head_of(r));
-      float* lse = alone ? pass.partial_lse + slot : pass.args.lse.at<float>(token_of(r), head_of(r));
-      float* to = first ? out : w.out;
-      const float got =
-          pass.core.finish(w.run.m[r], w.run.l[r], w.run.acc + r * w.run.stride, source.v_dim, to);
-      if (first)
-        *lse = got;
-      else
-        pass.core.merge(out, lse, w.out, got, source.v_dim);
-    }
+    const bool first = s == item.split;
+    const Running sums =
+        alone   ? rows_from(pass.partial, item.partial + (s - item.split) * rows * source.kv_heads)
+        : first ? w.total
+                : w.split;
+    std::fill(sums.m, sums.m + all, kMinusInf);
+    std::fill(sums.l, sums.l + all, 0.f);
+    std::fill(sums.acc, sums.acc + all * sums.stride, 0.f);
+    absorb(pass, item, keys, reader, s * split, std::min((s + 1) * split, places), later, w, sums);
+    if (!alone && !first) pass.core.add_split(w.total, sums, int(all), int(sums.stride));
   }
+  for (int64_t r = 0; r < all && !alone; ++r) write_row(pass, w.total, r, token_of(r), head_of(r));
 }
 
 // A prompt's tile with matrix tiles: all splits of one KV head.
@@ -331,25 +335,23 @@ void run_prompt(const Pass& pass, const Item& item, int thread) {
   pass.prompts->finish(tile, out, lse);
 }
 
-// The splits of a short tile, merged in ascending order as a long tile merges its own: of the `share`th of
-// kMergeShares shares of its rows, which do not wait for each other. `item` holds the first split of some
-// heads.
+// The splits of a short tile, added up in ascending order as a long tile adds its own: of one share of its
+// rows, which do not wait for each other. `item` holds the first split of some heads.
 void merge_splits(const Pass& pass, const Item& item, int64_t splits, int64_t share) {
-  const int64_t rows = item.tokens * pass.group, dim = pass.source.v_dim;
-  for (int64_t s = 0; s < splits; ++s) {
-    for (int64_t r = share; r < rows * item.heads; r += kMergeShares) {
-      const int64_t token = item.token + r % rows / pass.group;
-      const int64_t head = (item.kv_head + r / rows) * pass.group + r % pass.group;
-      float *out = pass.args.out.at<float>(token, head), *lse = pass.args.lse.at<float>(token, head);
-      const int64_t slot = item.partial + s * rows * pass.source.kv_heads + r;
-      if (s == 0) {
-        std::memcpy(out, pass.partial_out + slot * dim, size_t(dim) * 4);
-        *lse = pass.partial_lse[slot];
-      } else {
-        pass.core.merge(out, lse, pass.partial_out + slot * dim, pass.partial_lse[slot], int(dim));
-      }
-    }
-  }
+  const int64_t rows = item.tokens * pass.group, all = rows * item.heads;
+  const int64_t begin = all * share / pass.merge_shares, end = all * (share + 1) / pass.merge_shares;
+  const Running total = rows_from(pass.partial, item.partial + begin);
+  for (int64_t s = 1; s < splits; ++s)
+    pass.core.add_split(total,
+                        rows_from(pass.partial, item.partial + begin + s * rows * pass.source.kv_heads),
+                        int(end - begin),
+                        int(total.stride));
+  for (int64_t r = begin; r < end; ++r)
+    write_row(pass,
+              total,
+              r - begin,
+              item.token + r % rows / pass.group,
+              (item.kv_head + r / rows) * pass.group + r % pass.group);
 }
 
 void check(const AttendArgs& args, const KeySource& s) {
@@ -394,8 +396,11 @@ void attend(const AttendArgs& args, const KeySource& source, Stream& stream) {
     int64_t first, splits;
   };
   Tile* tiles = arena.take<Tile>(n_tiles).data();
-  pass.partial_out = arena.take<float>(n_partials * source.v_dim).data();
-  pass.partial_lse = arena.take<float>(n_partials).data();
+  pass.partial.stride = round_up8(source.v_dim);
+  pass.partial.acc = arena.take<float>(n_partials * pass.partial.stride).data();
+  pass.partial.m = arena.take<float>(n_partials).data();
+  pass.partial.l = arena.take<float>(n_partials).data();
+  pass.merge_shares = n_partials > kFewPartials ? kMergeShares : 1;
   pass.thread_floats = tile_floats(pass) + reader_floats(source);
   if (pass.prompts)
     pass.thread_floats = std::max(pass.thread_floats,
@@ -422,9 +427,9 @@ void attend(const AttendArgs& args, const KeySource& source, Stream& stream) {
     const Item& item = job.items[i];
     job.pass.tiled(item.row) ? run_prompt(job.pass, item, thread) : run_item(job.pass, item, thread);
   });
-  stream.pool().run(n_tiles * kMergeShares, [&job](int64_t i, int) {
-    const Tile& tile = job.tiles[i / kMergeShares];
-    merge_splits(job.pass, job.items[tile.first], tile.splits, i % kMergeShares);
+  stream.pool().run(n_tiles * pass.merge_shares, [&job](int64_t i, int) {
+    const Tile& tile = job.tiles[i / job.pass.merge_shares];
+    merge_splits(job.pass, job.items[tile.first], tile.splits, i % job.pass.merge_shares);
   });
   arena.rewind(mark);
 }

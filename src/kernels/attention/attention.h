@@ -4,11 +4,11 @@
 // up to AVX2; beyond it the latter have kernels of their own (prompt_tile.h; latent keys and values apart)
 // with the bound of F32 sums, in another order: keys of a part are visited in the order of their linear place
 // (run number x unit + place in the run; the present goes on where the last run ends), in splits of
-// rows->split[row] places. A split's result is (out, lse); splits and then parts are merged in ascending
-// order by merge_attention's formula. With a window, places are positions (KvIndex::first): splits and blocks
-// begin where they would if no page had gone, and what a token does not see takes no part, so dropped pages
-// do not show either. All query heads of a KV head share one read. Dot products and sums in f32, in an order
-// that depends on the dimension alone.
+// rows->split[row] places. A split's result is its running softmax (maximum, sums); splits are added
+// up in ascending order, then parts are merged by merge_attention's formula. With a window, places are
+// positions (KvIndex::first): splits and blocks begin where they would if no page had gone, and what a token
+// does not see takes no part, so dropped pages do not show either. All query heads of a KV head share one
+// read. Dot products and sums in f32, in an order that depends on the dimension alone.
 #pragma once
 #include "kernels/attention/codes.h"
 #include "kernels/attention/records.h"

@@ -66,6 +66,10 @@ struct AttentionCore {
                  Ahead* ahead);
   // out[0 .. dim) += sum of weights[j] x rows[j], j < n ascending; dim a multiple of 8.
   void (*add_rows)(const float* weights, const void* const* rows, RowType type, int n, int dim, float* out);
+  // `to` becomes the running softmax over its keys and those of `split`, row by row: both sums rescaled to
+  // the greater maximum, to + split. An empty side leaves the other one bit for bit. dim, of acc, is a
+  // multiple of 8.
+  void (*add_split)(const Running& to, const Running& split, int rows, int dim);
   // out[0 .. dim) = acc / l; returns m + ln l. Nothing seen: zeros and -inf.
   float (*finish)(float m, float l, const float* acc, int dim, float* out);
   // merge_attention's formula for one (token, head).

@@ -318,6 +318,26 @@ void add_rows(const float* weights, const void* const* rows, RowType type, int n
   }
 }
 
+void add_split(const Running& to, const Running& split, int rows, int dim) {
+  for (int r = 0; r < rows; ++r) {
+    float* acc = to.acc + r * to.stride;
+    const float* other = split.acc + r * split.stride;
+    if (split.m[r] == kMinusInf) continue;
+    if (to.m[r] == kMinusInf) {
+      __builtin_memcpy(acc, other, size_t(dim) * 4);
+      to.m[r] = split.m[r], to.l[r] = split.l[r];
+      continue;
+    }
+    const bool other_leads = to.m[r] < split.m[r];
+    const float m = other_leads ? split.m[r] : to.m[r];
+    const float less = exp1((other_leads ? to.m[r] : split.m[r]) - m);  // the greater one's exponential is 1
+    const float w = other_leads ? less : 1, u = other_leads ? 1 : less;
+    for (int d = 0; d < dim; d += 8)
+      store8(acc + d, fma8(set8(u), load8(other + d), mul8(set8(w), load8(acc + d))));
+    to.m[r] = m, to.l[r] = w * to.l[r] + u * split.l[r];
+  }
+}
+
 float finish(float m, float l, const float* acc, int dim, float* out) {
   if (m == kMinusInf) {
     for (int d = 0; d < dim; ++d) out[d] = 0;

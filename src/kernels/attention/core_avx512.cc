@@ -160,6 +160,40 @@ void add_rows(const float* weights, const void* const* rows, RowType type, int n
           [&]<RowType kType>() { add_values<kType, 1>(out, dim, &one, weights, rows, n, dim, nullptr); });
 }
 
+void add_split(const Running& to, const Running& split, int rows, int dim) {
+  const F16 none = set16(kMinusInf);
+  for (int at = 0; at < rows; at += 16) {
+    const int n = rows - at < 16 ? rows - at : 16;
+    const __mmask16 some = __mmask16((1u << n) - 1);
+    const F16 m = _mm512_mask_loadu_ps(none, some, to.m + at), l = _mm512_maskz_loadu_ps(some, to.l + at);
+    const F16 other_m = _mm512_mask_loadu_ps(none, some, split.m + at),
+              other_l = _mm512_maskz_loadu_ps(some, split.l + at);
+    const __mmask16 leads = _mm512_cmp_ps_mask(m, other_m, _CMP_LT_OQ);
+    const F16 top = _mm512_mask_mov_ps(m, leads, other_m);
+    const F16 less = exp16(_mm512_sub_ps(_mm512_mask_mov_ps(other_m, leads, m), top));
+    alignas(64) float w[16], u[16];  // the greater one's exponential is 1
+    const F16 one = set16(1), ours = _mm512_mask_mov_ps(one, leads, less),
+              theirs = _mm512_mask_mov_ps(less, leads, one);
+    _mm512_store_ps(w, ours), _mm512_store_ps(u, theirs);
+    const __mmask16 empty = _mm512_cmp_ps_mask(other_m, none, _CMP_EQ_OQ),
+                    fresh = _mm512_cmp_ps_mask(m, none, _CMP_EQ_OQ);
+    const F16 sum = _mm512_fmadd_ps(theirs, other_l, _mm512_mul_ps(ours, l));
+    _mm512_mask_storeu_ps(to.m + at, __mmask16(some & ~empty), top);
+    _mm512_mask_storeu_ps(to.l + at, __mmask16(some & ~empty), _mm512_mask_mov_ps(sum, fresh, other_l));
+    for (int r = 0; r < n; ++r) {
+      if (empty >> r & 1) continue;
+      float* acc = to.acc + (at + r) * to.stride;
+      const float* other = split.acc + (at + r) * split.stride;
+      for (int d = 0; d < dim; d += 16) {
+        const __mmask16 lanes = dim - d >= 16 ? __mmask16(0xffff) : __mmask16(0xff);
+        const F16 y = _mm512_maskz_loadu_ps(lanes, other + d);
+        const F16 x = _mm512_mul_ps(set16(w[r]), _mm512_maskz_loadu_ps(lanes, acc + d));
+        _mm512_mask_storeu_ps(acc + d, lanes, fresh >> r & 1 ? y : _mm512_fmadd_ps(set16(u[r]), y, x));
+      }
+    }
+  }
+}
+
 float finish(float m, float l, const float* acc, int dim, float* out) {
   const bool none = m == kMinusInf;
   for (int d = 0; d < dim; d += 16) {
@@ -199,6 +233,7 @@ void widen(
 
 namespace se::cpu {
 
-const AttentionCore kCoreAvx512 = {dots, absorb, add_rows, finish, merge, widen, 8, absorb_codes_avx512};
+const AttentionCore kCoreAvx512 = {
+    dots, absorb, add_rows, add_split, finish, merge, widen, 8, absorb_codes_avx512};
 
 }  // namespace se::cpu

@@ -17,8 +17,14 @@ static_assert(kKeyBlock == 32);
 
 // The next `lines` lines of what lies ahead.
 inline void fetch(Ahead* ahead, int lines) {
-  if (!ahead) return;
+  if (!ahead || ahead->at >= ahead->n) return;
   Ahead& a = *ahead;
+  const char* from = a.begin[a.at];
+  if (from + int64_t(lines) * 64 < a.end[a.at]) {  // nearly always
+    for (int i = 0; i < lines; ++i) _mm_prefetch(from + i * 64, _MM_HINT_T0);
+    a.begin[a.at] = from + int64_t(lines) * 64;
+    return;
+  }
   while (lines > 0 && a.at < a.n) {
     const char* p = a.begin[a.at];
     for (; lines > 0 && p < a.end[a.at]; p += 64, --lines) _mm_prefetch(p, _MM_HINT_T0);
@@ -301,7 +307,7 @@ inline void sum_values(float* acc,
       sum[r][v] = _mm512_mul_ps(_mm512_maskz_loadu_ps(some, acc + r * stride + 16 * v), set16(kept[r]));
   }
   for (int j = 0; j < n; ++j) {
-    fetch(ahead, (kVecs * 16 * kBytes<kType> + 63) / 64);
+    if (j % 4 == 0) fetch(ahead, (kVecs * 64 * kBytes<kType> + 63) / 64);
     F16 x[kVecs];
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) {

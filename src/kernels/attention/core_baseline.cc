@@ -8,6 +8,6 @@
 
 namespace se::cpu {
 
-const AttentionCore kCoreBaseline = {dots, absorb, add_rows, finish, merge, widen, 3};
+const AttentionCore kCoreBaseline = {dots, absorb, add_rows, add_split, finish, merge, widen, 3};
 
 }  // namespace se::cpu

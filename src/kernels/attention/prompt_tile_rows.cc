@@ -15,15 +15,15 @@ int64_t lanes(int64_t n) { return (n + 7) / 8 * 8; }
 
 struct Work {
   int64_t kd, vd;
-  float *q, *scores, *acc, *m, *l;  // of a split
-  float *out, *lse, *split_out;     // of all splits before; [vd]
-  int32_t *seen, *state;            // state[0]: splits that were folded in, [1]: the present one has blocks
+  float *q, *scores;
+  Running split, total;   // of one split; of all before
+  int32_t *seen, *state;  // state[0]: splits that were folded in, [1]: the present one has blocks
   explicit Work(const PromptTile& t) : kd(lanes(t.k_dim)), vd(lanes(t.v_dim)) {
     float* at = reinterpret_cast<float*>(t.scratch);
     const auto take = [&](int64_t n) { return at += n, at - n; };
-    q = take(t.rows * kd), scores = take(int64_t(t.rows) * kKeyBlock), acc = take(t.rows * vd);
-    m = take(t.rows), l = take(t.rows);
-    out = take(t.rows * vd), lse = take(t.rows), split_out = take(vd);
+    q = take(t.rows * kd), scores = take(int64_t(t.rows) * kKeyBlock);
+    for (Running* run : {&split, &total})
+      run->acc = take(t.rows * vd), run->stride = vd, run->m = take(t.rows), run->l = take(t.rows);
     seen = reinterpret_cast<int32_t*>(take(t.rows)), state = reinterpret_cast<int32_t*>(take(2));
     floats = at - reinterpret_cast<float*>(t.scratch);
   }
@@ -31,9 +31,9 @@ struct Work {
 };
 
 void clear_split(const PromptTile& t, const Work& w) {
-  std::fill(w.m, w.m + t.rows, kMinusInf);
-  std::fill(w.l, w.l + t.rows, 0.f);
-  std::fill(w.acc, w.acc + t.rows * w.vd, 0.f);
+  std::fill(w.split.m, w.split.m + t.rows, kMinusInf);
+  std::fill(w.split.l, w.split.l + t.rows, 0.f);
+  std::fill(w.split.acc, w.split.acc + t.rows * w.vd, 0.f);
   w.state[1] = 0;
 }
 
@@ -76,22 +76,18 @@ void block(const PromptTile& t,
               values,
               type,
               int(w.vd),
-              {w.m + first, w.l + first, w.acc + first * w.vd, w.vd},
+              {w.split.m + first, w.split.l + first, w.split.acc + first * w.vd, w.vd},
               nullptr);
 }
 
 void end_split(const PromptTile& t) {
   const Work w(t);
   if (w.state[1] == 0) return;
-  const AttentionCore& core = attention_core();
-  const bool first = w.state[0]++ == 0;
-  for (int r = 0; r < t.rows; ++r) {
-    float* out = w.out + r * w.vd;
-    const float got = core.finish(w.m[r], w.l[r], w.acc + r * w.vd, t.v_dim, first ? out : w.split_out);
-    if (first)
-      w.lse[r] = got;
-    else
-      core.merge(out, w.lse + r, w.split_out, got, t.v_dim);
+  if (w.state[0]++ == 0) {
+    std::copy_n(w.split.acc, t.rows * w.vd, w.total.acc);
+    std::copy_n(w.split.m, t.rows, w.total.m), std::copy_n(w.split.l, t.rows, w.total.l);
+  } else {
+    attention_core().add_split(w.total, w.split, t.rows, int(w.vd));
   }
   clear_split(t, w);
 }
@@ -104,8 +100,7 @@ void finish(const PromptTile& t, float* const* out, float* const* lse) {
       *lse[r] = kMinusInf;
       continue;
     }
-    std::memcpy(out[r], w.out + r * w.vd, size_t(t.v_dim) * 4);
-    *lse[r] = w.lse[r];
+    *lse[r] = attention_core().finish(w.total.m[r], w.total.l[r], w.total.acc + r * w.vd, t.v_dim, out[r]);
   }
 }
 
