@@ -16,6 +16,11 @@ inline void load_codes(const uint8_t* codes, __m512i* u) {
     for (int k = 0; k < 8; ++k) u[k] = load(k);
     return;
   }
+  if constexpr (kType == BlockType::kQ2_K) {
+    for (int k = 0; k < 8; ++k)
+      u[k] = _mm512_and_si512(_mm512_srli_epi16(load(k / 4), unsigned(k % 4 * 2)), _mm512_set1_epi8(3));
+    return;
+  }
   const __m512i low = _mm512_set1_epi8(15);
   for (int k = 0; k < 4; ++k) {
     const __m512i packed = load(k);
@@ -46,8 +51,9 @@ inline void load_codes(const uint8_t* codes, __m512i* u) {
 }
 
 struct Scales {
-  __m512 d, m;           // m: types with a minimum
-  __m512 first, second;  // of the halves, where they have scales
+  __m512 d, m;                   // m: types with minima
+  __m512 first, second;          // of the halves, where they have scales
+  __m512 min_first, min_second;  // the same of minima
 };
 
 inline __m512 halves_at(const uint8_t* p) {
@@ -66,6 +72,14 @@ inline Scales load_scales(const Panel& p, int64_t b) {
     };
     s.d = _mm512_mul_ps(halves_at(super), floats(at));
     s.m = _mm512_xor_ps(_mm512_mul_ps(halves_at(super + 32), floats(at + 16)), _mm512_set1_ps(-0.0f));
+  } else if constexpr (kType == BlockType::kQ2_K) {
+    const auto floats = [](const uint8_t* q, unsigned shift) {
+      const __m512i nibbles = _mm512_srli_epi32(_mm512_cvtepu8_epi32(bytes_at(q)), shift);
+      return _mm512_cvtepi32_ps(_mm512_and_si512(nibbles, _mm512_set1_epi32(15)));
+    };
+    s.d = halves_at(super), s.m = _mm512_xor_ps(halves_at(super + 32), _mm512_set1_ps(-0.0f));
+    s.first = floats(at, 0), s.second = floats(at + 16, 0);
+    s.min_first = floats(at, 4), s.min_second = floats(at + 16, 4);
   } else if constexpr (scales_halves(kType)) {
     const auto floats = [](const uint8_t* q) {
       return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes_at(q)));
@@ -78,11 +92,18 @@ inline Scales load_scales(const Panel& p, int64_t b) {
   return s;
 }
 
-// acc += m_w dsum_x, then acc += d_w d_x product.
+// acc += m_w dsum_x (halves: m_w d_x minima), then acc += d_w d_x product; the activations at a place.
 template <BlockType kType>
-inline __m512 add_block(const Scales& s, float d, float dsum, __m512 product, __m512 acc) {
-  if constexpr (has_minimum(kType)) acc = _mm512_fmadd_ps(s.m, _mm512_set1_ps(dsum), acc);
-  return _mm512_fmadd_ps(_mm512_mul_ps(s.d, _mm512_set1_ps(d)), product, acc);
+inline __m512 add_block(const Scales& s, const Activations& x, int64_t at, __m512 product, __m512 acc) {
+  const __m512 d = _mm512_set1_ps(x.d[at]);
+  if constexpr (has_minimum(kType)) acc = _mm512_fmadd_ps(s.m, _mm512_set1_ps(x.dsum[at]), acc);
+  if constexpr (has_minima(kType)) {  // integers below 2^24: nothing rounds
+    const __m512 half = _mm512_set1_ps(float(x.half[at]));
+    const __m512 rest = _mm512_set1_ps(float(x.sum[at] - x.half[at]));
+    const __m512 minima = _mm512_fmadd_ps(s.min_second, rest, _mm512_mul_ps(s.min_first, half));
+    acc = _mm512_fmadd_ps(_mm512_mul_ps(s.m, d), minima, acc);
+  }
+  return _mm512_fmadd_ps(_mm512_mul_ps(s.d, d), product, acc);
 }
 
 // Scaled halves: scale0 s0 + scale1 s1; all of them integers below 2^24, so that nothing rounds.

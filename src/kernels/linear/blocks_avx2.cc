@@ -14,7 +14,8 @@ namespace {
 
 struct Turned {
   __m256i q[16];     // [k]: elements 4k..4k+3 of eight rows, low nibbles; [8 + k]: high nibbles (Q8_0 only)
-  __m256i scale[2];  // of each half, twice in a lane (Q3_K and Q6_K only)
+  __m256i scale[2];  // of each half, twice in a lane (Q2_K, Q3_K and Q6_K only)
+  __m256i min[2];    // the same (Q2_K only)
   __m256 d, m;       // of the rows
 };
 
@@ -174,6 +175,22 @@ inline __m256i scales_twice(Scale scale) {
   return _mm256_load_si256(reinterpret_cast<const __m256i*>(twice));
 }
 
+// An eighth: two bits of 32 bytes that hold four eighths, scales and minima of four bits.
+template <>
+inline void load_block<BlockType::kQ2_K>(const uint8_t* const* rows, int64_t b, Turned& w) {
+  const int64_t offset = b / 8 * 84;
+  const int j = int(b % 8);
+  for (int i = 0; i < 2; ++i) {
+    turn(rows, offset + 16 + j / 4 * 32 + 16 * i, w.q + 4 * i);
+    for (int k = 4 * i; k < 4 * i + 4; ++k)
+      w.q[k] = _mm256_and_si256(_mm256_srl_epi16(w.q[k], _mm_cvtsi32_si128(j % 4 * 2)), _mm256_set1_epi8(3));
+    w.scale[i] = scales_twice([&](int r) { return rows[r][offset + 2 * j + i] & 15; });
+    w.min[i] = scales_twice([&](int r) { return rows[r][offset + 2 * j + i] >> 4; });
+  }
+  w.d = halves(rows, offset + 80);
+  w.m = _mm256_xor_ps(halves(rows, offset + 82), _mm256_set1_ps(-0.0f));
+}
+
 // An eighth: two bits of 32 bytes that hold four eighths, one bit of 32 others, scales of six bits.
 template <>
 inline void load_block<BlockType::kQ3_K>(const uint8_t* const* rows, int64_t b, Turned& w) {
@@ -229,6 +246,14 @@ inline void finish(const Turned& w, const Activations& x, int64_t at, __m256i su
   } else if constexpr (!scales_halves(kType)) {
     sum = _mm256_sub_epi32(sum, _mm256_set1_epi32(offset_of(kType) * x.sum[at]));
   }
+  if constexpr (has_minima(kType)) {
+    const int half = x.half[at];
+    const auto of_half = [&](int i, int s) {  // the upper halves of lanes meet zeros
+      return _mm256_madd_epi16(w.min[i], _mm256_set1_epi32(s & 0xffff));
+    };
+    const __m256i minima = _mm256_add_epi32(of_half(0, half), of_half(1, x.sum[at] - half));
+    a = _mm256_fmadd_ps(_mm256_mul_ps(w.m, _mm256_broadcast_ss(x.d + at)), _mm256_cvtepi32_ps(minima), a);
+  }
   const __m256 scale = _mm256_mul_ps(w.d, _mm256_broadcast_ss(x.d + at));
   _mm256_store_ps(acc, _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(sum), a));
 }
@@ -242,13 +267,14 @@ inline void one_plane(const Turned& w, const Activations& x, int64_t at, float* 
   if constexpr (scales_halves(kType)) {  // pairs are below 2^15, their sums need not be
     const int first = x.half[at], second = x.sum[at] - first;
     constexpr int kShift = kType == BlockType::kQ6_K ? 5 : 2;
-    static_assert(offset_of(kType) == 1 << kShift);
+    static_assert(offset_of(kType) == 1 << kShift || offset_of(kType) == 0);
     const auto correction = [&](int half, int sum) {  // the scale times offset sums, which may pass 2^15
       return _mm256_slli_epi32(_mm256_madd_epi16(w.scale[half], _mm256_set1_epi32(sum & 0xffff)), kShift);
     };
     __m256i s = _mm256_setzero_si256();
     for (int k = 0; k < 8; ++k) s = _mm256_add_epi32(s, _mm256_madd_epi16(product(k), w.scale[k / 4]));
-    s = _mm256_sub_epi32(s, _mm256_add_epi32(correction(0, first), correction(1, second)));
+    if constexpr (offset_of(kType) > 0)
+      s = _mm256_sub_epi32(s, _mm256_add_epi32(correction(0, first), correction(1, second)));
     finish<kType>(w, x, at, s, acc);
   } else if constexpr (has_fifth_bits(kType)) {  // 31 * 127 * 2 * 4 < 2^15: half a block in i16
     __m256i s = product(0), u = product(4);
@@ -347,6 +373,8 @@ void block_rows(
       return rows_of<BlockType::kQ5_0, 22>(w, x, begin, end, y);
     case BlockType::kQ5_1:
       return rows_of<BlockType::kQ5_1, 24>(w, x, begin, end, y);
+    case BlockType::kQ2_K:
+      return rows_of<BlockType::kQ2_K, 84, 8>(w, x, begin, end, y);
     case BlockType::kQ3_K:
       return rows_of<BlockType::kQ3_K, 110, 8>(w, x, begin, end, y);
     case BlockType::kQ4_K:

@@ -44,6 +44,8 @@ std::optional<BlockType> block_type(DType dtype) {
       return BlockType::kQ5_1;
     case DType::kQ8_0:
       return BlockType::kQ8_0;
+    case DType::kQ2_K:
+      return BlockType::kQ2_K;
     case DType::kQ3_K:
       return BlockType::kQ3_K;
     case DType::kQ4_K:

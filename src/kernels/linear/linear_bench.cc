@@ -57,15 +57,18 @@ Buffer random_weights(DType dtype, int64_t n) {
   const int step = block_bytes(dtype);
   const float value = 0.01f;
   const uint16_t half = f32_to_f16(value), brain = f32_to_bf16(value);
-  const int field = dtype == DType::kQ6_K ? 208 : dtype == DType::kQ3_K ? 108 : 0;
-  const bool two =
-      dtype == DType::kQ4_1 || dtype == DType::kQ5_1 || dtype == DType::kQ4_K || dtype == DType::kQ5_K;
+  const int field = dtype == DType::kQ6_K   ? 208
+                    : dtype == DType::kQ3_K ? 108
+                    : dtype == DType::kQ2_K ? 80
+                                            : 0;
+  constexpr DType kTwo[] = {DType::kQ4_1, DType::kQ5_1, DType::kQ2_K, DType::kQ4_K, DType::kQ5_K};
+  const bool two = std::find(std::begin(kTwo), std::end(kTwo), dtype) != std::end(kTwo);
   for (int64_t at = 0; at < b.bytes(); at += step) {
     if (dtype == DType::kF32)
       std::memcpy(b.data() + at, &value, 4);
     else
       std::memcpy(b.data() + at + field, dtype == DType::kBF16 ? &brain : &half, 2);
-    if (two) std::memcpy(b.data() + at + 2, &value, 2);
+    if (two) std::memcpy(b.data() + at + field + 2, &half, 2);
   }
   return b;
 }
@@ -167,6 +170,7 @@ constexpr Case kCases[] = {{"smollm2.gate_up", DType::kQ4_1, 3072, 576, 0},
                            {"qwen.head", DType::kQ8_0, 151936, 896, 0},
                            {"any", DType::kQ4_0, 4096, 1024, 0},
                            {"any", DType::kQ5_1, 4096, 1024, 0},
+                           {"any", DType::kQ2_K, 4096, 1024, 0},
                            {"any", DType::kQ3_K, 4096, 1024, 0},
                            {"any", DType::kQ4_K, 4096, 1024, 0},
                            {"any", DType::kQ5_K, 4096, 1024, 0},

@@ -43,6 +43,8 @@ int64_t block_offset(BlockType type, int64_t b) {
       return b * 22;
     case BlockType::kQ5_1:
       return b * 24;
+    case BlockType::kQ2_K:
+      return b / 8 * 84;
     case BlockType::kQ3_K:
       return b / 8 * 110;
     case BlockType::kQ4_K:
@@ -60,7 +62,8 @@ int64_t block_offset(BlockType type, int64_t b) {
 struct WeightBlock {
   float d = 0, m = 0;
   int q[kBlock];          // the values: codes less offset_of(type)
-  int scale[2] = {1, 1};  // of each 16 (Q3_K, Q6_K)
+  int scale[2] = {1, 1};  // of each 16 (Q2_K, Q3_K, Q6_K)
+  int min[2] = {0, 0};    // of each 16, m being that of one (Q2_K)
 };
 
 float half_at(const uint8_t* b) {
@@ -82,6 +85,13 @@ void read_eighth(const uint8_t* b, int j, int nibbles_at, WeightBlock& w) {
   w.m = -(half_at(b + 2) * float(min));
   w.d = half_at(b) * float(scale);
   for (int i = 0; i < kBlock; ++i) w.q[i] = b[nibbles_at + j / 2 * 32 + i] >> (j % 2 * 4) & 15;
+}
+
+// Eighth j of a block of Q2_K (spec/models.md 8.2): two bits of a byte that four eighths share.
+void read_eighth_q2(const uint8_t* b, int j, WeightBlock& w) {
+  w.d = half_at(b + 80), w.m = -half_at(b + 82);
+  for (int h = 0; h < 2; ++h) w.scale[h] = b[2 * j + h] & 15, w.min[h] = b[2 * j + h] >> 4;
+  for (int i = 0; i < kBlock; ++i) w.q[i] = b[16 + j / 4 * 32 + i] >> j % 4 * 2 & 3;
 }
 
 // Eighth j of a block of Q3_K (spec/models.md 8.2): two bits of a byte that four eighths share, bit j of
@@ -116,6 +126,9 @@ WeightBlock read_block(BlockType type, const uint8_t* b, int eighth) {
     case BlockType::kQ5_K:
       read_eighth(b, eighth, 48, w);
       for (int i = 0; i < kBlock; ++i) w.q[i] |= (b[16 + i] >> eighth & 1) << 4;
+      break;
+    case BlockType::kQ2_K:
+      read_eighth_q2(b, eighth, w);
       break;
     case BlockType::kQ3_K:
       read_eighth_q3(b, eighth, w);
@@ -161,6 +174,10 @@ void block_rows(
         for (int i = 0; i < kBlock; ++i) sum += block.scale[i / 16] * block.q[i] * x.q[at * kBlock + i];
         float& a = acc[t - begin];
         if (has_minimum(type)) a = std::fma(block.m, x.dsum[at], a);
+        if (has_minima(type)) {
+          const int minima = block.min[0] * x.half[at] + block.min[1] * (x.sum[at] - x.half[at]);
+          a = std::fma(block.m * x.d[at], float(minima), a);
+        }
         a = std::fma(block.d * x.d[at], float(sum), a);
       }
     }

@@ -3,12 +3,14 @@
 //
 // All levels define a dot product by its order alone, so that any tile, thread or instruction set gives the
 // same bits:
-//   blocks (kDefault, Q4_0 to Q8_0, Q3_K to Q6_K): x is quantised per block of 32 to q = round(127 x
+//   blocks (kDefault, Q4_0 to Q8_0, Q2_K to Q6_K): x is quantised per block of 32 to q = round(127 x
 //   / amax), d = amax / 127.
 //     acc = 0; for each block in order: acc = fma(m_w, d_x * sum q_x, acc) where the type has a minimum, then
 //     acc = fma(d_w * d_x, float(s), acc), s = sum q_w q_x an exact integer. Q4_K and Q5_K give each 32
-//     values d_w = d scale and m_w = -dmin min. Q3_K and Q6_K have a scale for each 16: s = scale0 s0 +
-//     scale1 s1, |s| < 2^24. Stored codes are u = q_w + offset (see below): s = sum u q_x - offset sum q_x.
+//     values d_w = d scale and m_w = -dmin min. Q2_K, Q3_K and Q6_K have a scale for each 16: s = scale0 s0 +
+//     scale1 s1, |s| < 2^24. Q2_K has a minimum for each 16 too, the first step being acc = fma(-dmin d_x,
+//     min0 x0 + min1 x1, acc), x0 and x1 the sums of q_x, exact integers. Stored codes are u = q_w + offset
+//     (see below): s = sum u q_x - offset sum q_x.
 //   floats (all else): lane l of 16 sums w[i] x[i], i % 16 = l, in order with fused steps; lanes fold by
 //   halves
 //     (l + 8, l + 4, l + 2, l + 1).
@@ -50,9 +52,9 @@ static inline int64_t place(const Activations& a, int64_t token, int64_t b) {
   return first * a.blocks + b * group_tokens(a, first) + token - first;
 }
 
-enum class BlockType : uint8_t { kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ3_K, kQ4_K, kQ5_K, kQ6_K };
+enum class BlockType : uint8_t { kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ2_K, kQ3_K, kQ4_K, kQ5_K, kQ6_K };
 
-// What codes u >= 0 are above the values; types with a minimum have none.
+// What codes u >= 0 are above the values; types with minima have none.
 static constexpr int offset_of(BlockType type) {
   return type == BlockType::kQ4_0   ? 8
          : type == BlockType::kQ5_0 ? 16
@@ -61,14 +63,16 @@ static constexpr int offset_of(BlockType type) {
          : type == BlockType::kQ6_K ? 32
                                     : 0;
 }
-static constexpr bool has_minimum(BlockType type) { return offset_of(type) == 0; }
+static constexpr bool has_minimum(BlockType type) { return offset_of(type) == 0 && type != BlockType::kQ2_K; }
+// A minimum for each half of a block.
+static constexpr bool has_minima(BlockType type) { return type == BlockType::kQ2_K; }
 // Codes of five bits, the fifth apart from the nibble.
 static constexpr bool has_fifth_bits(BlockType type) {
   return type == BlockType::kQ5_0 || type == BlockType::kQ5_1 || type == BlockType::kQ5_K;
 }
 // A scale for each half of a block.
 static constexpr bool scales_halves(BlockType type) {
-  return type == BlockType::kQ3_K || type == BlockType::kQ6_K;
+  return type == BlockType::kQ2_K || type == BlockType::kQ3_K || type == BlockType::kQ6_K;
 }
 
 struct Rows {

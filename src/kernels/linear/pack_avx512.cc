@@ -89,6 +89,23 @@ void q5_k(const Rows16& rows, int j, uint8_t* codes, uint8_t* scales, uint8_t* s
   put(codes + 256, bits);
 }
 
+// Eighth j: two bits of 32 bytes that hold four eighths, nibbles of scale and minimum for each half
+// (spec/models.md 8.2).
+void q2_k(const Rows16& rows, int j, uint8_t* codes, uint8_t* scales, uint8_t* supers) {
+  if (j == 0)
+    put_words(supers, rows.dwords(80)), put_words(supers + 32, _mm512_srli_epi32(rows.dwords(80), 16));
+  const __m512i both = right(rows.dwords(j / 2 * 4), j % 2 * 16);
+  put_bytes(scales, both), put_bytes(scales + 16, _mm512_srli_epi32(both, 8));
+  for (int i = 0; i < 2; ++i) {
+    __m512i four = _mm512_setzero_si512();
+    for (int k = 0; k < 4; ++k) {
+      const __m512i two = right(rows.dwords(16 + j / 4 * 32 + 16 * i + 4 * k), j % 4 * 2);
+      four = _mm512_or_si512(four, _mm512_sll_epi32(masked(two, 0x03030303), _mm_cvtsi32_si128(2 * k)));
+    }
+    put(codes + 64 * i, four);
+  }
+}
+
 // Eighth j: two bits of 32 bytes that hold four eighths, the third bit in bit j of 32 others, and the scales
 // of its halves, of six bits (spec/models.md 8.2).
 void q3_k(const Rows16& rows, int j, uint8_t* codes, uint8_t* scales, uint8_t* supers) {
@@ -168,6 +185,10 @@ void pack_panel(
       case BlockType::kQ4_K:
         from.at = rows + b / 8 * 144;
         q4_k(from, eighth, 16, codes, scales, supers + b / 8 * l.supers);
+        break;
+      case BlockType::kQ2_K:
+        from.at = rows + b / 8 * 84;
+        q2_k(from, eighth, codes, scales, supers + b / 8 * l.supers);
         break;
       case BlockType::kQ3_K:
         from.at = rows + b / 8 * 110;

@@ -3,13 +3,15 @@
 //
 // A panel has three parts, each in the order of the blocks, every one a multiple of 64 bytes:
 //   codes   per block: registers of 16 lanes x 4 bytes; lane r is row r, byte i of dword k is column 4 k + i.
-//           Q8_0: dwords 0..7, q + 128. Others: 4 registers of nibbles, dword k low and dword k + 4 high
-//           (Q3_K's three bits too). Q5_0, Q5_1 and Q5_K then have one register: bit k of byte i is the fifth
-//           bit of column 4 k + i. Q6_K has two:
-//           bits 2 (k % 4) and the next of byte i of register k / 4 are the upper bits of column 4 k + i.
+//           Q8_0: dwords 0..7, q + 128. Q2_K: 2 registers, dword k in bits 2 (k % 4) and the next of register
+//           k / 4. Others: 4 registers of nibbles, dword k low and dword k + 4 high (Q3_K's three bits too).
+//           Q5_0, Q5_1 and Q5_K then have one register: bit k of byte i is the fifth bit of column 4 k + i.
+//           Q6_K has two: bits 2 (k % 4) and the next of byte i of register k / 4 are the upper bits of
+//           column 4 k + i.
 //   scales  per block: f16 d[16] (Q4_0, Q5_0, Q8_0); f16 d[16], m[16] (Q4_1, Q5_1); u8 scale[16],
-//           min[16] (Q4_K, Q5_K); i8 first[16], second[16], of the two halves (Q3_K, Q6_K)
-//   supers  per 8 blocks: f16 d[16], dmin[16] (Q4_K, Q5_K); f16 d[16] (Q3_K, Q6_K)
+//           min[16] (Q4_K, Q5_K); i8 first[16], second[16], of the two halves (Q3_K, Q6_K); the same u8,
+//           minima in the upper nibbles (Q2_K)
+//   supers  per 8 blocks: f16 d[16], dmin[16] (Q2_K, Q4_K, Q5_K); f16 d[16] (Q3_K, Q6_K)
 // Rows that a last panel lacks are zero. Free of other headers of ours but linear_routines.h, for its reason.
 #pragma once
 #include "kernels/linear/linear_routines.h"
@@ -34,6 +36,8 @@ static constexpr PackedLayout packed_layout(BlockType type) {
       return {320, 64, 0};
     case BlockType::kQ8_0:
       return {512, 32, 0};
+    case BlockType::kQ2_K:
+      return {128, 32, 64};
     case BlockType::kQ3_K:
       return {256, 32, 32};
     case BlockType::kQ4_K:

@@ -21,11 +21,15 @@ constexpr cpu::TileConfig kTiles = {.row_bytes = {64, 64, 64, 64, 32, 64, 16, 64
 
 struct Unpacked {
   int8_t* codes = nullptr;  // [blocks, 8, 64]
-  float* scales = nullptr;  // [blocks, 3, 16]: d; m or the first half's; the second's
+  float* scales = nullptr;  // [blocks, 3, 16]: d; m or the first half's; the second's. Minima of halves:
+                            // [blocks, 6, 16], then m, the first's, the second's
 };
 
-Unpacked unpacked_at(void* scratch, int64_t blocks, int64_t panel) {
-  int8_t* base = static_cast<int8_t*>(scratch) + panel * blocks * (512 + 192);
+constexpr int kMostScales = 96;  // floats of a block
+constexpr int scales_of(BlockType type) { return has_minima(type) ? kMostScales : 48; }
+
+Unpacked unpacked_at(BlockType type, void* scratch, int64_t blocks, int64_t panel) {
+  int8_t* base = static_cast<int8_t*>(scratch) + panel * blocks * (512 + 4 * scales_of(type));
   return {base, reinterpret_cast<float*>(base + blocks * 512)};
 }
 
@@ -38,10 +42,14 @@ void unpack(const Panel& p, int64_t blocks, const Unpacked& out) {
     for (int k = 0; k < 8; ++k)
       _mm512_store_si512(out.codes + b * 512 + k * 64, _mm512_sub_epi8(u[k], offset));
     const Scales s = load_scales<kType>(p, b);
-    float* scales = out.scales + b * 48;
+    float* scales = out.scales + b * scales_of(kType);
     _mm512_store_ps(scales, s.d);
     _mm512_store_ps(scales + 16, scales_halves(kType) ? s.first : s.m);
     _mm512_store_ps(scales + 32, s.second);
+    if constexpr (has_minima(kType)) {
+      _mm512_store_ps(scales + 48, s.m);
+      _mm512_store_ps(scales + 64, s.min_first), _mm512_store_ps(scales + 80, s.min_second);
+    }
   }
 }
 
@@ -76,16 +84,21 @@ inline Scales scales_at(const float* p) {
   s.d = _mm512_load_ps(p);
   if constexpr (has_minimum(kType)) s.m = _mm512_load_ps(p + 16);
   if constexpr (scales_halves(kType)) s.first = _mm512_load_ps(p + 16), s.second = _mm512_load_ps(p + 32);
+  if constexpr (has_minima(kType)) {
+    s.m = _mm512_load_ps(p + 48);
+    s.min_first = _mm512_load_ps(p + 64), s.min_second = _mm512_load_ps(p + 80);
+  }
   return s;
 }
 
-// One block's sums of 16 tokens into acc. The tokens are unrolled by name, so that acc stays in registers.
+// One block's sums of 16 tokens, from place `at` on, into acc. The tokens are unrolled by name, so that acc
+// stays in registers.
 template <BlockType kType, size_t... kToken>
 [[gnu::always_inline]] inline void add_tokens(std::index_sequence<kToken...>,
                                               const float* scales,
                                               const int32_t* sums,
-                                              const float* d,
-                                              const float* dsum,
+                                              const Activations& x,
+                                              int64_t at,
                                               __m512 (&acc)[kTileTokens]) {
   const Scales s = scales_at<kType>(scales);
   const auto product = [&](size_t t) {
@@ -95,7 +108,7 @@ template <BlockType kType, size_t... kToken>
     else
       return _mm512_cvtepi32_ps(first);
   };
-  ((acc[kToken] = add_block<kType>(s, d[kToken], dsum[kToken], product(kToken), acc[kToken])), ...);
+  ((acc[kToken] = add_block<kType>(s, x, at + int64_t(kToken), product(kToken), acc[kToken])), ...);
 }
 
 // The group of n tokens that begins with `token`; tiles go beyond them, which is not stored.
@@ -104,24 +117,26 @@ void tile(const Unpacked& w, int64_t row, const Activations& x, int64_t token, i
   alignas(64) int32_t sums[2][512];
   __m512 acc[kTileTokens] = {};
   constexpr auto kAll = std::make_index_sequence<kTileTokens>();
-  const int64_t blocks = x.blocks, step = group_tokens(x, token), at = place(x, token, 0);
+  constexpr int kScales = scales_of(kType);
+  const int64_t blocks = x.blocks, step = group_tokens(x, token);
+  int64_t at = place(x, token, 0);
   const int8_t *q = x.q + at * kBlock, *codes = w.codes;
-  const float *d = x.d + at, *dsum = x.dsum + at, *scales = w.scales;
+  const float* scales = w.scales;
   const auto next = [&] { q += step * kBlock, codes += 512; };
   multiply<kType, 0>(q, codes, sums[0]);
   int64_t b = 0;
   for (; b + 2 <= blocks; b += 2) {
     next();
     multiply<kType, 1>(q, codes, sums[1]);
-    add_tokens<kType>(kAll, scales, sums[0], d, dsum, acc);
+    add_tokens<kType>(kAll, scales, sums[0], x, at, acc);
     if (b + 2 < blocks) {
       next();
       multiply<kType, 0>(q, codes, sums[0]);
     }
-    add_tokens<kType>(kAll, scales + 48, sums[1], d + step, dsum + step, acc);
-    scales += 96, d += 2 * step, dsum += 2 * step;
+    add_tokens<kType>(kAll, scales + kScales, sums[1], x, at + step, acc);
+    scales += 2 * kScales, at += 2 * step;
   }
-  if (b < blocks) add_tokens<kType>(kAll, scales, sums[0], d, dsum, acc);
+  if (b < blocks) add_tokens<kType>(kAll, scales, sums[0], x, at, acc);
   alignas(64) float out[kTileTokens][kPanelRows];
   std::memcpy(out, acc, sizeof out);
   for (int64_t t = 0; t < n; ++t) store_rows(y, row, token + t, _mm512_load_ps(out[t]));
@@ -132,17 +147,17 @@ void panels(
     const Panels& w, const Activations& x, int64_t begin, int64_t end, const Output& y, void* scratch) {
   for (int64_t i = w.begin; i < w.end; ++i)
     unpack<kType>(
-        panel_at(kType, w.packed, x.blocks, i), x.blocks, unpacked_at(scratch, x.blocks, i - w.begin));
+        panel_at(kType, w.packed, x.blocks, i), x.blocks, unpacked_at(kType, scratch, x.blocks, i - w.begin));
   for (int64_t t = begin; t < end; t += kTileTokens) {
     const int64_t n = end - t < kTileTokens ? end - t : kTileTokens;
     for (int64_t i = w.begin; i < w.end; ++i)
-      tile<kType>(unpacked_at(scratch, x.blocks, i - w.begin), i * kPanelRows, x, t, n, y);
+      tile<kType>(unpacked_at(kType, scratch, x.blocks, i - w.begin), i * kPanelRows, x, t, n, y);
   }
 }
 
 }  // namespace
 
-int64_t tile_scratch_bytes(int64_t blocks) { return kTilePanels * blocks * (512 + 192); }
+int64_t tile_scratch_bytes(int64_t blocks) { return kTilePanels * blocks * (512 + 4 * kMostScales); }
 
 void panels_amx(
     const Panels& w, const Activations& x, int64_t begin, int64_t end, const Output& y, void* scratch) {
@@ -167,6 +182,9 @@ void panels_amx(
       break;
     case BlockType::kQ8_0:
       panels<BlockType::kQ8_0>(w, x, begin, end, y, scratch);
+      break;
+    case BlockType::kQ2_K:
+      panels<BlockType::kQ2_K>(w, x, begin, end, y, scratch);
       break;
     case BlockType::kQ3_K:
       panels<BlockType::kQ3_K>(w, x, begin, end, y, scratch);

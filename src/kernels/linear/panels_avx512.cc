@@ -54,11 +54,8 @@ void panel(std::index_sequence<kToken...>,
     __m512i u[8];
     load_codes<kType>(codes, u);
     const Scales s = load_scales<kType>(p, b);
-    ((acc[kToken] = add_block<kType>(s,
-                                     x.d[at + int64_t(kToken)],
-                                     x.dsum[at + int64_t(kToken)],
-                                     product<kType>(u, s, x, at + int64_t(kToken)),
-                                     acc[kToken])),
+    ((acc[kToken] = add_block<kType>(
+          s, x, at + int64_t(kToken), product<kType>(u, s, x, at + int64_t(kToken)), acc[kToken])),
      ...);
   }
   (store_rows(y, row, token + int64_t(kToken), acc[kToken]), ...);
@@ -91,6 +88,8 @@ void panels_avx512(const Panels& w, const Activations& x, int64_t begin, int64_t
       return panels<BlockType::kQ5_1>(w, x, begin, end, y);
     case BlockType::kQ8_0:
       return panels<BlockType::kQ8_0>(w, x, begin, end, y);
+    case BlockType::kQ2_K:
+      return panels<BlockType::kQ2_K>(w, x, begin, end, y);
     case BlockType::kQ3_K:
       return panels<BlockType::kQ3_K>(w, x, begin, end, y);
     case BlockType::kQ4_K:
