@@ -227,7 +227,7 @@ void absorb_codes(const Pass& pass,
   Ahead ahead;
   for (int64_t b = begin; b < end; b += kKeyBlock) {
     const int64_t to = std::min(b + kKeyBlock, end);
-    if (to > keys.extent) return absorb_split(pass, item, keys, reader, b, end, later, w);
+    if (to > keys.extent) return absorb_split(pass, item, keys, reader, b, end, later, w, sums);
     reader.look_ahead(keys, to, std::min(to + kKeyBlock, later), true, item.heads, ahead);
     RowKeys head = keys;
     for (int h = 0; h < item.heads; ++h, ++head.kv_head) {
