@@ -1,10 +1,9 @@
 // The text of energies_baseline.cc, energies_avx2.cc and energies_avx512.cc: vectors of the compiler, cut
-// into what the level has. All of it has internal linkage.
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#pragma GCC diagnostic ignored "-Wpsabi"  // no vector crosses a call: everything here is inlined
+// into what the level has. All of it has internal linkage. At every level the exponential is that of the
+// baseline, whose steps round twice: the bits are the same.
+#include "kernels/attention/vec8_baseline.inl"
+//
+#include "kernels/attention/exp8.inl"
 
 namespace {
 
@@ -21,23 +20,12 @@ inline F load(const float* p) {
 inline void store(float* p, F x) { memcpy(p, &x, sizeof x); }
 inline F most(F a, F b) { return a > b ? a : b; }
 
-// e^x for x <= 0, as exp8.inl makes it but for the rounding of products: 0 below -87.3, NaN stays.
 inline F exp_of(F x) {
-  const F low = all(-87.3f);
-  const F c = x < low ? low : x;
-  const F n = (c * 1.44269504088896341f + 12582912.f) - 12582912.f;
-  const F r = (c - n * 0.693359375f) + n * 2.12194440e-4f;
-  F p = all(1.9875691500e-4f);
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + (r + 1.f);
-  const I bits = (__builtin_convertvector(n, I) + 127) << 23;
-  F scale;
-  memcpy(&scale, &bits, sizeof scale);
-  return x < low ? F{} : p * scale;
+  F8 half[2];
+  memcpy(half, &x, sizeof half);
+  half[0] = exp8(half[0]), half[1] = exp8(half[1]);
+  memcpy(&x, half, sizeof x);
+  return x;
 }
 
 // Logits of kRows rows and 32 blocks.
