@@ -168,6 +168,8 @@ class PrefillReader : public Stage {
 enum class KeepScope : uint8_t { kAllLayers, kLayer };  // one kept set for all layers, or one by layer
 struct KeeperSpec : StageSpec {
   KeepScope scope = KeepScope::kLayer;
+  int64_t sink = 0;     // first tokens that every pick keeps
+  int64_t recent = -1;  // last ones; below 0: as many as the budget has room for beside the first
 };
 struct KeepInput {
   KeepList in;  // ordinals left to choose from, ascending; tail and step included

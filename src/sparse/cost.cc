@@ -22,21 +22,6 @@
 namespace se {
 namespace {
 
-// First and last tokens that a keeper always keeps: `sink` and `recent` mean the same in every stage. A
-// keeper without `recent` keeps as many of the last ones as its budget has room for.
-struct Ends final : FieldVisitor {
-  int64_t sink = 0, recent = -1;
-  void operator()(const Field& f, int64_t& v) override {
-    if (std::string_view(f.name) == "sink") sink = v;
-    if (std::string_view(f.name) == "recent") recent = v;
-  }
-  void operator()(const Field&, double&) override {}
-  void operator()(const Field&, bool&) override {}
-  void operator()(const Field&, TokenBudget&) override {}
-  void operator()(const Field&, std::string&) override {}
-  void choice(const Field&, int&, std::span<const char* const>) override {}
-};
-
 int64_t whole(int64_t tokens, int64_t grain) {
   return (std::max<int64_t>(0, tokens) + grain - 1) / grain * grain;
 }
@@ -62,7 +47,6 @@ class Timeline {
     resident_.resize(plan.model.layers.size());
     view_.resident = resident_;
     view_.generated = 0;
-    for (const auto& keeper : plan.keep) keeper->visit(ends_.emplace_back());
     see(live());
   }
 
@@ -208,12 +192,12 @@ class Timeline {
       const int64_t wanted = plan_.keep[k]->resident(layers[0], view_);
       c.due = true;
       c.left = std::min(c.left, wanted);
-      c.kept = std::min(c.kept, in_grains(row, wanted, ends_[k]));
+      c.kept = std::min(c.kept, in_grains(row, wanted, plan_.keep_specs[k]));
     }
     return c;
   }
   // What keep_best makes of a budget: the tail and single tokens exactly, encoded ones in whole groups.
-  int64_t in_grains(const Row& row, int64_t budget, const Ends& ends) const {
+  int64_t in_grains(const Row& row, int64_t budget, const KeeperSpec& ends) const {
     const int64_t grain = plan_.store_spec.grain, room = std::max<int64_t>(0, budget - ends.sink);
     const int64_t recent = ends.recent < 0 ? room : std::min(ends.recent, room);
     const int64_t sink = whole(ends.sink, grain);
@@ -339,7 +323,6 @@ class Timeline {
   SeqView view_;
   std::vector<Row> rows_;          // by group
   std::vector<int64_t> resident_;  // by layer, what view_ shows
-  std::vector<Ends> ends_;         // by keeper
   bool windows_ = false;           // there are windowed groups
   int64_t most_ = 0;               // bytes that a decode step left
   Cost cost_;

@@ -57,6 +57,7 @@ class SnapKv final : public Keeper {
     KeeperSpec s;
     s.prefix = PrefixMode::kChain;
     s.last_chunk = c_.window;
+    s.sink = c_.sink, s.recent = recent();
     ScoreSpec votes;
     votes.queries = ScoreSpec::Queries::kWindow, votes.window = int(c_.window);
     votes.skip_first = int(c_.sink), votes.skip_last = int(recent());

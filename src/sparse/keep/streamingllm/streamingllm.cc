@@ -36,6 +36,7 @@ class StreamingLlm final : public Keeper {
   KeeperSpec spec(const ModelKv&, const CodecSpec&) const override {
     KeeperSpec s;
     s.scope = KeepScope::kAllLayers;
+    s.sink = c_.sink;
     s.prefix = PrefixMode::kChain;
     return s;
   }
