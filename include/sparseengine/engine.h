@@ -227,7 +227,8 @@ class Engine {
     double total_s = 0;
     int64_t kv_bytes = 0, peak_kv_bytes = 0;      // of the whole batch, counted
     double resident_tokens = 0, read_tokens = 0;  // per row, means over full-attention layers
-    PlanPrice price;                              // of one row
+    double prompt_read_ratio = 1;  // as KvUsage's, of all prompts of the row, the depth's included
+    PlanPrice price;               // of one row
   };
   Result<BenchResult> bench(const BenchCase& c);
 

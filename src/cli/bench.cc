@@ -60,7 +60,8 @@ std::string json_line(const Engine& engine, const Row& w, bool explain) {
                            {"kv_bytes", w.r.kv_bytes},
                            {"peak_kv_bytes", w.r.peak_kv_bytes},
                            {"resident_tokens", w.r.resident_tokens},
-                           {"read_tokens", w.r.read_tokens}};
+                           {"read_tokens", w.r.read_tokens},
+                           {"prompt_read_ratio", w.r.prompt_read_ratio}};
   if (explain) {
     const PlanPrice& p = w.r.price;
     o["explain"] = {{"resident_bytes", p.resident_bytes * w.c.batch},
@@ -90,6 +91,9 @@ std::string explain_lines(const Engine& engine, const Row& w) {
               human_bytes(double(p.transient_bytes)),
               human_bytes(double(p.dense_bytes * w.c.batch)),
               human_bytes(double(p.read_bytes)));
+  if (w.r.prompt_read_ratio != 1)
+    s += format("    prompts    read {:.1f} % of the keys that dense's tiles read\n",
+                100 * w.r.prompt_read_ratio);
   if (const auto& i = engine.info(); i.full_layers < i.layers)
     s += format("    layers     keepers and readers act on {} of {}, the others have windows\n",
                 i.full_layers,

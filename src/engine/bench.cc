@@ -200,6 +200,8 @@ struct Bench {
       const KvCounters& k = job->seq->counters();
       if (k.decode_steps > 0)
         r.read_tokens += double(k.read_tokens) / double(k.decode_steps) / full / c.batch;
+      if (const auto reads = prompt_reads(k, {}); !reads.empty())
+        r.prompt_read_ratio += (mean_of_full_layers(reads, e.model_kv) - 1) / c.batch;
     }
     return r;
   }

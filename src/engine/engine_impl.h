@@ -82,6 +82,12 @@ struct Engine::Impl {
   void publish_stats();
 };
 
+// Of the keys that dense's prompt tiles would have read between two states of a sequence's counters, the
+// share that its prompts did, by layer; empty where the plan lets prompts read all. And the mean over
+// full-attention layers.
+std::vector<float> prompt_reads(const KvCounters& now, const KvCounters& before);
+double mean_of_full_layers(std::span<const float> by_layer, const ModelKv& model);
+
 // Paged and tail tokens of a sequence by group: where a price of its next turn starts from.
 std::vector<std::array<int64_t, 2>> held_tokens(const PlanSequence& seq);
 

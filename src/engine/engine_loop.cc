@@ -245,6 +245,25 @@ void Engine::Impl::show(Job& job, const std::string& text) {
   if (!text.empty() && job.callbacks.on_text) job.callbacks.on_text(text, job.choice);
 }
 
+std::vector<float> prompt_reads(const KvCounters& now, const KvCounters& before) {
+  std::vector<float> out;
+  for (size_t n = 0; n < now.prompt.size(); ++n) {
+    const auto then = n < before.prompt.size() ? before.prompt[n] : KvCounters::PromptReads();
+    const int64_t read = now.prompt[n].read - then.read, seen = now.prompt[n].seen - then.seen;
+    out.push_back(seen > 0 ? float(double(read) / double(seen)) : 1.f);
+  }
+  return out;
+}
+
+double mean_of_full_layers(std::span<const float> by_layer, const ModelKv& model) {
+  if (by_layer.empty()) return 1;
+  double sum = 0;
+  for (size_t n = 0; n < by_layer.size(); ++n) {
+    if (model.layers[n].kind == LayerKind::kFull) sum += double(by_layer[n]);
+  }
+  return sum / std::max(1, model.full_layers());
+}
+
 void Engine::Impl::fill_usage(Job& job) {
   Answer& a = job.answer;
   a.usage.prompt_tokens = job.prompt() + (job.seeded ? 0 : job.cached);
@@ -274,16 +293,8 @@ void Engine::Impl::fill_usage(Job& job) {
   const KvCounters &now = job.seq->counters(), &then = job.counters_before;
   const double steps = double(now.decode_steps - then.decode_steps);
   if (steps > 0) u.read_tokens = double(now.read_tokens - then.read_tokens) / steps / layers;
-  if (!now.prompt.empty()) {
-    double ratios = 0;
-    for (size_t n = 0; n < now.prompt.size(); ++n) {
-      const auto before = n < then.prompt.size() ? then.prompt[n] : KvCounters::PromptReads();
-      const int64_t read = now.prompt[n].read - before.read, seen = now.prompt[n].seen - before.seen;
-      u.prompt_read_by_layer.push_back(seen > 0 ? float(double(read) / double(seen)) : 1.f);
-      if (model_kv.layers[n].kind == LayerKind::kFull) ratios += double(u.prompt_read_by_layer.back());
-    }
-    u.prompt_read_ratio = ratios / layers;
-  }
+  u.prompt_read_by_layer = prompt_reads(now, then);
+  u.prompt_read_ratio = mean_of_full_layers(u.prompt_read_by_layer, model_kv);
   if (job.dense_reads > 0)
     u.read_ratio = double(now.read_tokens - then.read_tokens) / layers / job.dense_reads;
 }

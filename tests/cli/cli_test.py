@@ -288,6 +288,15 @@ class Output(CliTest):
         table = self.good("bench", "-m", self.model, "-p", "16", "-n", "2", "-r", "1")
         self.assertIn("| dense", table)
 
+    def test_bench_tells_what_prompts_read(self):
+        call = ("bench", "-m", self.model, "-p", "512", "-n", "0", "-r", "1", "--plan", "dense", "--plan",
+                "flashprefill(threshold=1,block=16,sink=1,window=1,last=1,min_len=64)", "--explain")
+        dense, sparse = (json.loads(line) for line in self.good(*call, "--json").splitlines())
+        self.assertEqual(dense["prompt_read_ratio"], 1)
+        self.assertLess(sparse["prompt_read_ratio"], 0.9)
+        share = f"read {100 * sparse['prompt_read_ratio']:.1f} % of the keys"
+        self.assertEqual(self.good(*call).count(share), 1)
+
     def test_inspect_kv_tells_the_same_as_data_and_as_a_page(self):
         call = ("inspect", "kv", "-m", self.model, "-p", "some </script> text " * 20, "-n", "5", "--ignore-eos", "--plan",
                 PLAN)
