@@ -23,6 +23,7 @@ class OddPlaces final : public Keeper {
     KeeperSpec s;
     s.scope = KeepScope::kAllLayers;
     s.prefix = PrefixMode::kChain;
+    s.sink = sink_;
     return s;
   }
   bool due(int l, const SeqView& q) const override { return q.last_chunk && q.resident[size_t(l)] > budget_; }
