@@ -27,7 +27,7 @@ struct Shared {  // at a multiple of 1,024 bytes
   char q[kWide * kQueryBlock];
   char weights[2][2 * kWeights];
   float tops[2][4][kHeads], state[2][2][kHeads];  // of warps; top and total of a warpgroup
-  uint64_t full[2], empty[2];
+  uint64_t full[2], empty[2], added;              // added: the first warpgroup's sums lie in the place of q
   uint32_t there[2][2];
 };
 
@@ -182,7 +182,8 @@ __device__ __forceinline__ void consume(const DecodeParams& p, Shared& s) {
   const int group = threadIdx.x / 128 - 1, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
   const int warp = threadIdx.x / 32 % 4, own = 2 + group;
   const float scale = p.scale * kLog2e;
-  uint32_t phase = 0;
+  uint32_t phase = 0, item_phase = 0;
+  const uint32_t added = shared_address(&s.added);
   const uint32_t k_at = shared_address(s.k[group]), q_at = shared_address(s.q),
                  w_at = shared_address(s.weights[group]);
   for (int item = blockIdx.x;; item += gridDim.x) {
@@ -326,7 +327,8 @@ __device__ __forceinline__ void consume(const DecodeParams& p, Shared& s) {
     float* sums = reinterpret_cast<float*>(s.q);
 #pragma unroll
     for (int turn = 0; turn < 2; ++turn) {
-      if (turn == 1) named_sync(4, 256);
+      if (turn == 1 && group == 0) barrier_arrive(added);
+      if (turn == 1 && group == 1) barrier_wait(added, item_phase);
       if (group == turn)
 #pragma unroll
         for (int m = 0; m < 8; ++m)
@@ -338,6 +340,7 @@ __device__ __forceinline__ void consume(const DecodeParams& p, Shared& s) {
             *to = turn == 0 ? x : *to + x;
           }
     }
+    item_phase ^= 1;
     named_sync(1, 256);
     const int heads = min(kHeads, p.group - it.slice * kHeads);
     for (int i = threadIdx.x - 128; i < heads * (kLatentValue / 4); i += 256) {
@@ -355,6 +358,7 @@ __global__ __launch_bounds__(kThreads, 1) void latent_kernel(const __grid_consta
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2; ++i)
       barrier_init(shared_address(&s.full[i]), 1), barrier_init(shared_address(&s.empty[i]), 4);
+    barrier_init(shared_address(&s.added), 128);
     barrier_init_done();
   }
   __syncthreads();
@@ -380,7 +384,7 @@ __global__ __launch_bounds__(kMergeWarps * 32) void latent_merge(const __grid_co
   __shared__ float totals[kMergeWarps], dots;
   const int listed = blockIdx.x, head = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int warps = blockDim.x / 32;
-  if (listed >= *p.n) return;
+  if (listed >= *p.n) return pdl_wait();
   const int row = p.ids[listed], slices = (p.group + kHeads - 1) / kHeads, token = p.q_start[row];
   const int split = p.split[row], splits = max(1, ((p.counts[row] << p.unit_shift) + split - 1) / split);
   const int64_t first = (int64_t(listed * slices + head / kHeads) * p.max_splits) * kHeads + head % kHeads;
