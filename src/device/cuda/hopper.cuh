@@ -25,6 +25,10 @@ __device__ __forceinline__ void barrier_arrive(uint32_t at) {
 __device__ __forceinline__ void barrier_arrive_expecting(uint32_t at, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }
+// Arrives when the copies that this thread has started (copy16) are done; one of the barrier's count.
+__device__ __forceinline__ void barrier_arrive_copied(uint32_t at) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(at) : "memory");
+}
 __device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t parity) {
   asm volatile(
       "{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; "
@@ -61,6 +65,15 @@ __device__ __forceinline__ void copy_box(
       "r"(c2),
       "r"(c3),
       "r"(c4)
+      : "memory");
+}
+// The same for bytes that lie one after another; all of it in multiples of 16.
+__device__ __forceinline__ void copy_bytes(uint32_t to, const void* from, uint32_t done, int bytes) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+      "l"(from),
+      "r"(bytes),
+      "r"(done)
       : "memory");
 }
 template <int kRegisters>

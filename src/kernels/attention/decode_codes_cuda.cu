@@ -1,5 +1,6 @@
 // Decode attention over FP8 and KIVI codes of 128 channels.
 #include "kernels/attention/decode_kernel_cuda.cuh"
+#include "kernels/attention/decode_kivi_cuda.cuh"
 
 namespace se::cuda {
 namespace {

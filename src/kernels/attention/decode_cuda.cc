@@ -51,7 +51,8 @@ int channels(const AttentionPart& part, DecodeType type) {
 void set_rows(DecodeParams& p, const AttendArgs& args, const KvIndex& index) {
   p.page_shift = std::countr_zero(unsigned(index.page));
   p.unit_shift = std::countr_zero(unsigned(index.unit));
-  p.runs = index.runs.ptr<int64_t>(), p.start = index.start.ptr<int64_t>();
+  p.runs = index.runs.ptr<int64_t>(), p.run_count = index.runs.numel();
+  p.start = index.start.ptr<int64_t>();
   p.offset = index.offset.ptr<int64_t>(), p.counts = index.counts.ptr<int32_t>();
   p.row_heads = index.row_heads, p.rows = args.rows->rows;
   p.ids = args.list.ids.ptr<int32_t>(), p.n = args.list.n.ptr<int32_t>(), p.cap = args.list.cap;

@@ -10,11 +10,11 @@
 //   unit and
 //               splits are multiples of 32, runs are whole groups
 //
-// Numerics: products of 16-bit pieces with f32 sums on the tensor cores. q and the softmax weights are fed as
-// two 16-bit pieces each (high and rest), which the padding rows of the 16-row tile take for free, so their
-// rounding is about 2^-17 (BF16), 2^-21 (the others) and not 2^-9. FP8 and KIVI codes are exact in F16.
-// KIVI's steps are multiplied into q and the weights (2^-21 again), its minima meet BF16 pieces of them
-// (2^-17). Steps of K up to 8,188, any of V.
+// Numerics: products of 16-bit pieces with f32 sums on the tensor cores. q (times scale) and the softmax
+// weights are fed as two 16-bit pieces each (high and rest), so that their rounding is about 2^-17 (BF16),
+// 2^-21 (the others) and not 2^-9. FP8 and KIVI codes are exact in F16. KIVI's steps are multiplied into q
+// and the weights (2^-21 again), its minima meet BF16 pieces of them (2^-17). Steps of K up to 8,188, any of
+// V.
 #pragma once
 #include <cstdint>
 

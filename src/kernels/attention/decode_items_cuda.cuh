@@ -5,6 +5,7 @@
 // block that finishes the last split of an entry merges them, in ascending order, with the present's tokens
 // last: which block that is does not show in the result.
 #pragma once
+#include "device/cuda/hopper.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/mma.cuh"
 #include "kernels/attention/decode_params_cuda.h"
@@ -31,14 +32,16 @@ __device__ __forceinline__ int splits_of(const DecodeParams& p, int count, int s
 // dependent reads at the start of an item is what short rows wait for.
 struct Entry {
   int64_t start, offset;
-  int32_t row, count, split, token;
+  int32_t row, count, split, token, from;  // from: the first token of the present that it sees
   int16_t head, slice;
 };
 
-// Entry e: listed row, then KV head, then slice.
+// Entry e: listed row, then KV head, then slice. `by_row` divides by the entries of a row: 2^20 over them,
+// rounded up, which is exact for the entries and heads that a launch may have.
 struct Entries {
   int slices, heads, all;
-  __device__ __forceinline__ int listed(int e) const { return e / (slices * heads); }
+  uint32_t by_row;
+  __device__ __forceinline__ int listed(int e) const { return int(uint32_t(e) * by_row >> 20); }
   __device__ __forceinline__ int in_row(int e) const { return e - listed(e) * slices * heads; }
   __device__ __forceinline__ int head(int e) const { return slices == 1 ? in_row(e) : in_row(e) / slices; }
 };
@@ -51,6 +54,7 @@ __device__ __forceinline__ Entry read_entry(const DecodeParams& p, int row, int 
           p.counts[r],
           p.split[row],
           p.q_start[row],
+          p.kv_from[row],
           int16_t(head),
           int16_t(slice)};
 }
@@ -59,17 +63,31 @@ __device__ __forceinline__ Entry read_entry(const DecodeParams& p, const Entries
   return read_entry(p, row, head, x.in_row(e) - head * x.slices);
 }
 
+// What count_items needs of the tables, asked for all at once: the list, its length, and the row that a list
+// in order would name.
+struct FirstRead {
+  Entry guess;
+  int guess_row, row, rows;
+};
+
+__device__ __forceinline__ FirstRead read_first(const DecodeParams& p, const Entries& x) {
+  const int mine = min(int(threadIdx.x), p.cap * x.heads * x.slices - 1), listed = x.listed(mine);
+  const int row = min(listed, p.rows - 1);
+  return {read_entry(p, x, row, mine), row, p.ids[listed], *p.n};
+}
+
 // Inclusive prefix sums of the items of all entries into `prefix`, the first `keeps` entries into `kept`; all
-// threads of the block. Sets x.all. The list, its length and the tables of the row that a list in order would
-// name are read together.
+// threads of the block. Sets x.all.
 template <int kWarps>
-__device__ void count_items(
-    const DecodeParams& p, Entries& x, int* prefix, Entry* kept, int keeps, int* carry) {
-  const int most = p.cap * x.heads * x.slices, mine = min(int(threadIdx.x), most - 1);
-  const int listed = x.listed(mine), guess_row = min(listed, p.rows - 1);
-  const Entry guess = read_entry(p, x, guess_row, mine);
-  int row = p.ids[listed];
-  const int entries = x.all = *p.n * x.heads * x.slices;
+__device__ void count_items(const DecodeParams& p,
+                            Entries& x,
+                            const FirstRead& read,
+                            int* prefix,
+                            Entry* kept,
+                            int keeps,
+                            int* carry) {
+  int row = read.row;
+  const int entries = x.all = read.rows * x.heads * x.slices;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int base = 0;
   for (int first = 0; first < entries; first += kWarps * 32) {
@@ -77,7 +95,7 @@ __device__ void count_items(
     int sum = 0;
     if (e < entries) {
       if (first > 0) row = p.ids[x.listed(e)];
-      const Entry entry = first == 0 && row == guess_row ? guess : read_entry(p, x, row, e);
+      const Entry entry = first == 0 && row == read.guess_row ? read.guess : read_entry(p, x, row, e);
       if (e < keeps) kept[e] = entry;
       sum = max(1, splits_of(p, entry.count, entry.split));
     }
@@ -141,67 +159,81 @@ __device__ __forceinline__ void absorb(State& s, float top, float total, const f
 
 __device__ __forceinline__ float4 load4(const float* p) { return *reinterpret_cast<const float4*>(p); }
 
-// A thread's share of the 8 heads' sums: four channels of head x / DIM, and of every head kWarps * 128 floats
-// on.
-template <int DIM, int kWarps>
+// Sums of the 8 heads as a warp leaves them in shared memory: [8 heads, DIM] with a pitch, then top and total
+// of each head.
+template <int DIM>
+struct Sums {
+  static constexpr int kPitch = DIM + 4, kTop = kHeads * kPitch, kTotal = kTop + kHeads;
+  static constexpr int kFloats = kTotal + kHeads;
+};
+
+// A share of the sums of the 8 heads: four channels of one, from number `at` on. Threads take those that
+// are kWarps * 128 apart, whole warps at a time.
+template <int DIM>
 struct Share {
-  static constexpr int kStep = kWarps * 128, kParts = (kHeads * DIM + kStep - 1) / kStep;
-  static __device__ __forceinline__ int at(int part) { return threadIdx.x * 4 + part * kStep; }
-  static __device__ __forceinline__ bool there(int part) {
-    return at(part) < kHeads * DIM;
-  }  // a whole warp's
-  static __device__ __forceinline__ int head(int part) { return at(part) / DIM; }
-  static __device__ __forceinline__ int channel() { return threadIdx.x * 4 % DIM; }
-  static_assert(kStep % DIM == 0);
+  int at, head = at / DIM, channel = at % DIM;
+  template <int kWarps, typename Do>
+  static __device__ __forceinline__ void each(const Do& go) {
+#pragma unroll 1
+    for (int at = threadIdx.x * 4; at < kHeads * DIM; at += kWarps * 128) go(Share{at});
+  }
 };
 
-// What a thread needs of the present, which the last split takes in: read before the split is worked on.
-template <int kParts>
-struct PresentShare {
-  float4 q[kParts], k, v;
-  int from;
+// The present's first token, which the last split takes in: scores of all heads and values, worked out before
+// the split is.
+template <int DIM>
+struct PresentToken {
+  alignas(16) float v[DIM];
+  float scores[kHeads];
 };
 
-template <int DIM, int kWarps>
-__device__ __forceinline__ auto read_present(const DecodeParams& p, const Item& it) {
-  using S = Share<DIM, kWarps>;
-  PresentShare<S::kParts> r{};
-  r.from = it.of.token + 1;
-  if (!p.new_k || it.split_at != it.splits - 1 || !S::there(0)) return r;
-  r.from = p.kv_from[it.of.row];
-  const int64_t at = r.from * p.new_token + it.head * p.new_head + S::channel();
-#pragma unroll
-  for (int i = 0; i < S::kParts; ++i)
-    r.q[i] = load4(p.q + it.of.token * p.q_token + (it.q_head + min(S::head(i), it.heads - 1)) * p.q_head +
-                   S::channel());
-  r.k = load4(p.new_k + at), r.v = load4(p.new_v + at);
-  return r;
+// q k in base 2; DIM / 4 lanes a head.
+template <int DIM>
+__device__ __forceinline__ float present_score(const DecodeParams& p, const float4& q, const float4& k) {
+  float dot = q.x * k.x + q.y * k.y + q.z * k.z + q.w * k.w;
+  for (int d = DIM / 8; d > 0; d /= 2) dot += __shfl_xor_sync(~0u, dot, d);
+  return dot * p.scale * kLog2e;
 }
 
-// Takes the present's tokens into the sums of one query head; DIM / 4 lanes a head.
-template <int DIM, int kParts>
-__device__ __forceinline__ void take_present(const DecodeParams& p,
-                                             const Item& it,
-                                             const PresentShare<kParts>& x,
-                                             const float4& q,
-                                             State& s,
-                                             int channel) {
-  for (int j = x.from; j <= it.of.token; ++j) {
-    float4 k = x.k, v = x.v;
-    if (j > x.from) {
-      const int64_t at = j * p.new_token + it.head * p.new_head + channel;
-      k = load4(p.new_k + at), v = load4(p.new_v + at);
-    }
-    float dot = q.x * k.x + q.y * k.y + q.z * k.z + q.w * k.w;
-    for (int d = DIM / 8; d > 0; d /= 2) dot += __shfl_xor_sync(~0u, dot, d);
-    absorb(s, dot * p.scale * kLog2e, 1, v);
+template <int DIM>
+__device__ __forceinline__ const float* query_of(const DecodeParams& p,
+                                                 const Item& it,
+                                                 const Share<DIM>& own) {
+  return p.q + it.of.token * p.q_token + (it.q_head + min(own.head, it.heads - 1)) * p.q_head + own.channel;
+}
+
+template <int DIM, int kWarps>
+__device__ __forceinline__ void read_present(const DecodeParams& p, const Item& it, PresentToken<DIM>& to) {
+  if (!p.new_k || it.split_at != it.splits - 1) return;
+  Share<DIM>::template each<kWarps>([&](const Share<DIM>& own) {
+    const int64_t at = min(it.of.from, it.of.token) * p.new_token + it.head * p.new_head + own.channel;
+    const float4 q = load4(query_of(p, it, own)), k = load4(p.new_k + at), v = load4(p.new_v + at);
+    const float score = present_score<DIM>(p, q, k);
+    if (own.channel == 0) to.scores[own.head] = score;
+    if (own.head == 0) *reinterpret_cast<float4*>(to.v + own.channel) = v;
+  });
+}
+
+// Takes the present's tokens into the sums of this thread's share.
+template <int DIM>
+__device__ __forceinline__ void take_present(
+    const DecodeParams& p, const Item& it, const PresentToken<DIM>& first, const Share<DIM>& own, State& s) {
+  if (!p.new_k || it.split_at != it.splits - 1) return;
+  if (it.of.from > it.of.token) return;
+  absorb(s, first.scores[own.head], 1, load4(first.v + own.channel));
+  for (int j = it.of.from + 1; j <= it.of.token; ++j) {
+    const int64_t at = j * p.new_token + it.head * p.new_head + own.channel;
+    const float4 q = load4(query_of(p, it, own)), k = load4(p.new_k + at), v = load4(p.new_v + at);
+    absorb(s, present_score<DIM>(p, q, k), 1, v);
   }
 }
 
+// Approximate division and logarithm (2 ulp, 2^-22): their exact ones are long, and the code that runs once,
+// at the end, comes from memory while nothing else is left to do.
 __device__ __forceinline__ void write_result(
     const DecodeParams& p, const Item& it, State s, int h, int channel) {
   if (h >= it.heads) return;
-  const float inverse = s.total > 0 ? 1 / s.total : 0;
+  const float inverse = s.total > 0 ? __fdividef(1, s.total) : 0;
   s.acc.x *= inverse, s.acc.y *= inverse, s.acc.z *= inverse, s.acc.w *= inverse;
   const int64_t at = it.of.token * p.out_token + int64_t(it.q_head + h) * p.out_head + channel;
   if (p.out) *reinterpret_cast<float4*>(p.out + at) = s.acc;
@@ -210,7 +242,7 @@ __device__ __forceinline__ void write_result(
                                                pack(s.acc.z, s.acc.w, __half())};
   if (p.lse && channel == 0)
     p.lse[it.of.token * p.lse_token + (it.q_head + h) * p.lse_head] =
-        s.total > 0 ? s.top * kLn2 + logf(s.total) : -INFINITY;
+        s.total > 0 ? (s.top + __log2f(s.total)) * kLn2 : -INFINITY;
 }
 
 // One more finished split; whether it was the entry's last. By one thread, after a barrier behind all writes.
@@ -221,90 +253,105 @@ __device__ __forceinline__ bool count_split(int32_t* ready, int splits) {
   return before == splits - 1;
 }
 
-// The sums of one head over the warps of the block.
+// This thread's share of the sums over the warps of the block, in their order.
 template <int DIM, int kWarps>
-__device__ __forceinline__ State add_warps(const float* results, int stride, int x) {
-  const int h = x / DIM;
+__device__ __forceinline__ State add_warps(const float (&results)[kWarps][Sums<DIM>::kFloats],
+                                           const Share<DIM>& own) {
+  using R = Sums<DIM>;
   State s;
-  for (int w = 0; w < kWarps; ++w) s.top = fmaxf(s.top, results[w * stride + kHeads * DIM + h]);
-  for (int w = 0; w < kWarps && s.top != -INFINITY; ++w) {
-    const float* from = results + w * stride;
-    const float f = power2(from[kHeads * DIM + h] - s.top);
-    const float4 value = load4(from + x);
-    s.total += f * from[kHeads * DIM + kHeads + h];
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) s.top = fmaxf(s.top, results[w][R::kTop + own.head]);
+  if (s.top == -INFINITY) return s;
+#pragma unroll 4
+  for (int w = 0; w < kWarps; ++w) {
+    const float f = power2(results[w][R::kTop + own.head] - s.top);
+    const float4 value = load4(results[w] + own.head * R::kPitch + own.channel);
+    s.total += f * results[w][R::kTotal + own.head];
     s.acc.x += f * value.x, s.acc.y += f * value.y, s.acc.z += f * value.z, s.acc.w += f * value.w;
   }
   return s;
 }
 
-// The sums of one head over the splits of an entry, in ascending order, all loads of 16 under way at once.
-template <int DIM>
-__device__ __forceinline__ State add_splits(const DecodeParams& p, const Item& it, int x) {
-  constexpr int kBatch = 16;
+// A warp's share of the splits of an entry (warp, warp + kWarps, ..), added up into its place in shared
+// memory; the next split is on its way while one is added.
+template <int DIM, int kWarps>
+__device__ __forceinline__ void add_splits(const DecodeParams& p, const Item& it, float* to) {
+  using R = Sums<DIM>;
+  constexpr int kLoads = kHeads * DIM / 128;
   const int64_t first = int64_t(it.entry) * p.max_splits;
-  const int lane = threadIdx.x % kBatch;
-  const float* part = p.part_out + first * kHeads * DIM + x;
-  const float2* state = reinterpret_cast<const float2*>(p.part_lse) + first * kHeads + x / DIM;
-  State all;
-  for (int base = 0; base < it.splits; base += kBatch) {
-    float4 value[kBatch];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const float* part = p.part_out + first * kHeads * DIM + lane * 4;
+  const float2* state = reinterpret_cast<const float2*>(p.part_lse) + first * kHeads + lane % kHeads;
+  float4 next[kLoads], acc[kLoads]{};
+  float2 next_state;
+  const auto fetch = [&](int split) {
+    if (split >= it.splits) return;
+    next_state = __ldcg(state + split * kHeads);
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i)
-      value[i] = base + i < it.splits
-                     ? __ldcg(reinterpret_cast<const float4*>(part + int64_t(base + i) * kHeads * DIM))
-                     : float4{0, 0, 0, 0};
-    const float2 own =
-        base + lane < it.splits ? __ldcg(state + (base + lane) * kHeads) : float2{-INFINITY, 0};
-    float top = own.x;
-    for (int d = kBatch / 2; d > 0; d /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
-    const float weight = top == -INFINITY ? 0 : power2(own.x - top), share = weight * own.y;
-    State batch;
-    batch.top = top;
+    for (int j = 0; j < kLoads; ++j)
+      next[j] = __ldcg(reinterpret_cast<const float4*>(part + int64_t(split) * kHeads * DIM + j * 128));
+  };
+  fetch(warp);
+  float top = -INFINITY, total = 0;  // of head lane % 8
+#pragma unroll 1
+  for (int split = warp; split < it.splits; split += kWarps) {
+    float4 value[kLoads];
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const float f = __shfl_sync(~0u, weight, i, kBatch);
-      batch.total += __shfl_sync(~0u, share, i, kBatch);
-      batch.acc.x += f * value[i].x, batch.acc.y += f * value[i].y;
-      batch.acc.z += f * value[i].z, batch.acc.w += f * value[i].w;
+    for (int j = 0; j < kLoads; ++j) value[j] = next[j];
+    const float2 own = next_state;
+    fetch(split + kWarps);
+    const float now = fmaxf(top, own.x), base = now == -INFINITY ? 0 : now;
+    const float old = power2(top - base), f = power2(own.x - base);
+    total = total * old + f * own.y, top = now;
+#pragma unroll
+    for (int j = 0; j < kLoads; ++j) {
+      const int head = (j * 128 + lane * 4) / DIM;
+      const float keep = __shfl_sync(~0u, old, head), x = __shfl_sync(~0u, f, head);
+      float4& a = acc[j];
+      a.x = a.x * keep + x * value[j].x, a.y = a.y * keep + x * value[j].y;
+      a.z = a.z * keep + x * value[j].z, a.w = a.w * keep + x * value[j].w;
     }
-    absorb(all, batch.top, batch.total, batch.acc);
   }
-  return all;
+#pragma unroll
+  for (int j = 0; j < kLoads; ++j) {
+    const int at = j * 128 + lane * 4;
+    *reinterpret_cast<float4*>(to + at / DIM * R::kPitch + at % DIM) = acc[j];
+  }
+  if (lane < kHeads) to[R::kTop + lane] = top, to[R::kTotal + lane] = total;
 }
 
-// The end of an item: `results` holds each warp's sums [8 heads, DIM], then top and total of each head, every
-// `stride` floats. All threads of the block.
-template <int DIM, int kWarps, int kParts>
-__device__ void finish_item(const DecodeParams& p,
-                            const Item& it,
-                            const PresentShare<kParts>& present,
-                            const float* results,
-                            int stride) {
-  using S = Share<DIM, kWarps>;
-  __shared__ bool last_one;
-  const int64_t first = int64_t(it.entry) * p.max_splits + it.split_at;
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < kParts; ++i) {
-    if (!S::there(i)) continue;
-    State s = add_warps<DIM, kWarps>(results, stride, S::at(i));
-    take_present<DIM>(p, it, present, present.q[i], s, S::channel());
-    if (it.splits == 1) {
-      write_result(p, it, s, S::head(i), S::channel());
-      continue;
-    }
-    __stcg(reinterpret_cast<float4*>(p.part_out + first * kHeads * DIM + S::at(i)), s.acc);
-    if (S::channel() == 0)
-      __stcg(reinterpret_cast<float2*>(p.part_lse) + first * kHeads + S::head(i), float2{s.top, s.total});
+// The end of an item: each warp's sums lie in `results`. All kWarps * 32 threads, which meet at barrier 1.
+// Twice if this is the last split of its entry to be done: for the split, then for all of them.
+template <int DIM, int kWarps>
+__device__ __forceinline__ void finish_item(const DecodeParams& p,
+                                            const Item& it,
+                                            const PresentToken<DIM>& present,
+                                            float (&results)[kWarps][Sums<DIM>::kFloats],
+                                            bool& last_one) {
+  const auto meet = [] { named_sync(1, kWarps * 32); };
+#pragma unroll 1
+  for (bool split = true;; split = false) {
+    const bool all = !split || it.splits == 1;
+    meet();
+    Share<DIM>::template each<kWarps>([&](const Share<DIM>& own) {
+      State s = add_warps<DIM, kWarps>(results, own);
+      if (split) take_present(p, it, present, own, s);
+      if (all) {
+        write_result(p, it, s, own.head, own.channel);
+      } else {
+        const int64_t part = int64_t(it.entry) * p.max_splits + it.split_at;
+        __stcg(reinterpret_cast<float4*>(p.part_out + part * kHeads * DIM + own.at), s.acc);
+        if (own.channel == 0)
+          __stcg(reinterpret_cast<float2*>(p.part_lse) + part * kHeads + own.head, float2{s.top, s.total});
+      }
+    });
+    meet();
+    if (all) return;
+    if (threadIdx.x == 0) last_one = count_split(p.ready + it.entry, it.splits);
+    meet();
+    if (!last_one) return;
+    add_splits<DIM, kWarps>(p, it, results[threadIdx.x / 32]);
   }
-  __syncthreads();
-  if (it.splits == 1) return;
-  if (threadIdx.x == 0) last_one = count_split(p.ready + it.entry, it.splits);
-  __syncthreads();
-  if (!last_one) return;
-#pragma unroll
-  for (int i = 0; i < kParts; ++i)
-    if (S::there(i)) write_result(p, it, add_splits<DIM>(p, it, S::at(i)), S::head(i), S::channel());
 }
 
 }  // namespace se::cuda::decode

@@ -1,182 +1,233 @@
-// Split-KV decode attention. A block takes one split of one KV head: each of its warps walks tiles (warp,
-// warp
-// + warps, ..), keeps its own ring of tiles in shared memory (cp.async, no block barrier in the loop) and its
-// own running softmax; the warps are merged in order at the end of the split.
+// Split-KV decode attention. A block takes one split of one KV head at a time: four warps bring its tiles to
+// a ring in shared memory (running ahead into the next split), eight take every eighth tile each, with a
+// running softmax of their own, and are merged in order at the end of the split.
 //
-// Tensor-core shape m16n8k16: rows 0-7 of A are the 8 query heads' high pieces, rows 8-15 the rest, first of
-// q (QK), then of the weights (PV). Ladder and figures: docs/performance.md.
+// The ring holds rounds of one tile for each of the warps that read it. A place in it is always filled by the
+// same warp and always read by the same one, so that neither can be two of its uses ahead of the other, which
+// the barriers could not tell apart. The last round of a split may have empty places.
+//
+// Tensor-core shape m16n8k16. Scores: rows 0-7 of A are the 8 query heads' high pieces, rows 8-15 the rest,
+// columns are tokens; what comes out is where the weights must be as the columns of the second product,
+// whose rows are channels. Ladder and figures: docs/performance.md.
 #pragma once
 #include <cstdio>
 #include <cstdlib>
 
 #include "device/cuda/stream.h"
 #include "kernels/attention/decode_formats_cuda.cuh"
-#include "kernels/attention/decode_items_cuda.cuh"
 
 namespace se::cuda::decode {
 
+template <typename F>
+constexpr int kThreads = (F::kWarps + F::kProducers) * 32;
+constexpr int kKeeps = 128;  // entries kept in shared memory
+
 template <typename F, int DIM>
-struct Ring {
-  static constexpr int kResult = kHeads * DIM + 2 * kHeads;  // floats
-  static constexpr int kLoads = F::kStages * F::kStage;
-  static constexpr int kKeeps = 256;  // entries kept in shared memory
-  static constexpr int kBytes = ((kLoads > kResult * 4 ? kLoads : kResult * 4) + 127) / 128 * 128;
+struct Shared {
+  static constexpr int kStages = F::kRounds * F::kWarps;
+  char ring[kStages][F::kStage];
+  float results[F::kWarps][Sums<DIM>::kFloats];
+  alignas(16) char query[F::kQuery];
+  PresentToken<DIM> present;
+  Entry kept[kKeeps];
+  uint64_t full[kStages], empty[kStages];
+  uint32_t there[kStages];
+  int carry[F::kWarps + F::kProducers];
+  bool last_one;
+  static_assert(F::kStage % 128 == 0);
 };
 
+// A place in the ring: of the block's n-th tile, empty ones counted. Steps of at most kStages.
+template <int kStages>
+struct Turn {
+  int stage;
+  uint32_t phase;
+  __device__ __forceinline__ explicit Turn(int n) : stage(n % kStages), phase(n / kStages & 1) {}
+  __device__ __forceinline__ void step(int by) {
+    stage += by;
+    if (stage >= kStages) stage -= kStages, phase ^= 1;
+  }
+};
+
+struct Places {  // of an item
+  int first, last;
+  __device__ __forceinline__ Places(const DecodeParams& p, const Item& it)
+      : first(it.split_at * it.of.split), last(min(first + it.of.split, it.of.count << p.unit_shift)) {}
+  __device__ __forceinline__ int rounds(int places) const {  // of so many places
+    return max(1, (last - first + places - 1) / places);
+  }
+};
+
+// Brings the tiles own, own + F::kProducers, .. of each item. Lane l holds the run of one piece of at most 16
+// tokens (which one run holds), of as many tiles as there are lanes for.
 template <typename F, int DIM>
-__global__ __launch_bounds__(F::kWarps * 32, 1) void kernel(const __grid_constant__ DecodeParams p) {
-  using T = typename F::T;
-  using R = Ring<F, DIM>;
-  constexpr int kTile = F::kTile, kWarps = F::kWarps, kStages = F::kStages, kTokens = kTile / 4;
-  extern __shared__ __align__(1024) char shared[];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
-  char* ring = shared + warp * R::kBytes;
-  const uint32_t ring_at = uint32_t(__cvta_generic_to_shared(ring));
-  Entry* kept = reinterpret_cast<Entry*>(shared + kWarps * R::kBytes);
-  int* prefix = reinterpret_cast<int*>(kept + R::kKeeps);
-  __shared__ int carry[kWarps];
-  __shared__ uint32_t valid[kWarps][kStages];
-
-  pdl_wait();
-  pdl_release();
-  Entries entries{(p.group + kHeads - 1) / kHeads, p.kv_heads, 0};
-  count_items<kWarps>(p, entries, prefix, kept, R::kKeeps, carry);
-  const int items = entries.all == 0 ? 0 : prefix[entries.all - 1];
-
+__device__ __forceinline__ void produce(
+    const DecodeParams& p, const Entries& entries, Shared<F, DIM>& s, const int* prefix, int items) {
+  constexpr int kTile = F::kTile;
+  const int lane = threadIdx.x % 32, own = threadIdx.x / 32 - F::kWarps;
+  const uint32_t ring = shared_address(s.ring), full = shared_address(s.full),
+                 empty = shared_address(s.empty);
+  int done = 0;
   for (int item = blockIdx.x; item < items; item += gridDim.x) {
-    const Item it = find_item(p, entries, item, prefix, kept, R::kKeeps);
+    const Item it = find_item(p, entries, item, prefix, s.kept, kKeeps);
+    const Places places(p, it);
+    const int tiles = places.rounds(kTile * F::kWarps) * F::kWarps;  // empty ones too
     const int64_t* runs = p.runs + it.of.start;
-    const int64_t offset = it.of.offset;
-    const int first = it.split_at * it.of.split, last = min(first + it.of.split, it.of.count << p.unit_shift);
-    const bool steady = p.unit_shift >= 4 && it.of.split % 16 == 0;
-    const int tiles = (last - first + kTile - 1) / kTile;
-    const int mine = tiles > warp ? (tiles - warp + kWarps - 1) / kWarps : 0;
+    const int shift = min(min(4, p.unit_shift), __ffs(it.of.split) - 1);
+    const int pieces = kTile >> shift, batch = 32 / pieces;
+    const auto place_of = [&](int b) {  // of this lane's piece, b: the first of the warp's tiles in the batch
+      return places.first + (own + (b + (lane << shift) / kTile) * F::kProducers) * kTile +
+             ((lane & (pieces - 1)) << shift);
+    };
+    const auto fetch = [&](int b) -> int64_t {
+      const int place = place_of(b);
+      return place < places.last ? runs[place >> p.unit_shift] : 0;
+    };
+    int64_t next = fetch(0);
     Planes planes;
     planes.k = p.k + it.head * p.head_stride, planes.v = p.v + it.head * p.head_stride;
     planes.k_scale = p.k_scale + it.head * p.scale_head, planes.v_scale = p.v_scale + it.head * p.scale_head;
     planes.k_min = p.k_min + it.head * p.scale_head, planes.v_min = p.v_min + it.head * p.scale_head;
-
-    // Lane l looks after place l of a tile (lanes beyond a short tile repeat): the run first, a step ahead of
-    // its use, then the address.
-    const auto place_of = [&](int i) { return first + (warp + kWarps * i) * kTile + lane % kTile; };
-    const auto fetch = [&](int i) -> int64_t {
-      const int place = place_of(i);
-      return i < mine && place < last ? runs[place >> p.unit_shift] : 0;
-    };
-    const auto issue = [&](int i, int64_t r16) {
-      if (i < mine) {
-        const int in_run = place_of(i) & ((1 << p.unit_shift) - 1);
-        const bool there = in_run < int(r16 & 0xffff);
-        Place place;
-        if (there) place = F::place(p, (r16 >> 16) + offset + in_run);
-        const uint32_t mask = __ballot_sync(~0u, there);
-        if (lane == 0) valid[warp][i % kStages] = mask;
-        F::issue(ring_at + (i % kStages) * F::kStage, planes, place, mask, steady, p.item_stride, lane);
+    planes.item = p.item_stride, planes.scale_item = p.scale_item;
+    Turn<Shared<F, DIM>::kStages> turn(done + own);
+    for (int b = 0; own + b * F::kProducers < tiles; b += batch) {
+      const int64_t run = next;
+      next = fetch(b + batch);
+      const int in_run = place_of(b) & ((1 << p.unit_shift) - 1);
+      const int there =
+          int(run & 0xffff) - in_run;  // tokens of this lane's piece (or less than none, or more)
+      Pieces x;
+      x.place = F::place(p, (run >> 16) + it.of.offset + in_run), x.shift = shift;
+      for (int i = 0; i < batch && own + (b + i) * F::kProducers < tiles; ++i) {
+        x.first = i * pieces;
+        const int row = lane % kTile;
+        x.mask = __ballot_sync(~0u, x.within(row) < __shfl_sync(~0u, there, x.lane_of(row)) && lane < kTile);
+        const uint32_t ready = full + turn.stage * 8;
+        barrier_wait(empty + turn.stage * 8, turn.phase ^ 1);
+        if (x.mask != 0) F::issue(ring + turn.stage * F::kStage, planes, x, lane);
+        barrier_arrive_copied(ready);
+        if (lane == 0) s.there[turn.stage] = x.mask, barrier_arrive(ready);
+        turn.step(F::kProducers);
       }
-      asm volatile("cp.async.commit_group;" ::: "memory");
-    };
-
-    // All loads of the start are under way before the first is waited for: runs, q, then the first tiles.
-    int64_t early[kStages];
-#pragma unroll
-    for (int i = 0; i < kStages; ++i) early[i] = fetch(i);
-    float q_raw[DIM / 16][2][2];
-    const float* q_from = p.q + it.of.token * p.q_token + (it.q_head + min(g, it.heads - 1)) * p.q_head;
-#pragma unroll
-    for (int s = 0; s < DIM / 16; ++s)
-#pragma unroll
-      for (int x = 0; x < 2; ++x) {
-        const float* from = q_from + F::q_dim(s, x, c);
-        if constexpr (F::kApart == 1) {
-          const float2 pair = *reinterpret_cast<const float2*>(from);
-          q_raw[s][x][0] = pair.x, q_raw[s][x][1] = pair.y;
-        } else {
-          q_raw[s][x][0] = from[0], q_raw[s][x][1] = from[F::kApart];
-        }
-      }
-#pragma unroll
-    for (int i = 0; i < kStages - 1; ++i) issue(i, early[i]);
-    int64_t next = early[kStages - 1];
-    const auto present = read_present<DIM, kWarps>(p, it);
-
-    const typename F::Query q = F::query(q_raw);
-    float o[DIM / 8 + F::kAside][4] = {};
-    float top = -INFINITY, total = 0, unit = 0;  // unit: V counts in it (formats with scales)
-    if constexpr (F::kScaled) unit = F::kLeastUnit;
-    const float scale = p.scale * kLog2e;
-
-    for (int i = 0; i < mine; ++i) {
-      asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
-      __syncwarp();
-      issue(i + kStages - 1, next);
-      next = fetch(i + kStages);
-      const char* tile = ring + (i % kStages) * F::kStage;
-      const uint32_t stage = ring_at + (i % kStages) * F::kStage, mask = valid[warp][i % kStages];
-      if (mask == 0) continue;  // the same for the whole warp
-
-      float w[kTile / 8][2];  // of tokens 8 t + 2 c, + 1
-      F::scores(stage, tile, q, lane, w);
-      float most = -INFINITY;
-#pragma unroll
-      for (int t = 0; t < kTokens; ++t) {
-        const bool there = mask >> (t / 2 * 8 + 2 * c + t % 2) & 1;
-        float& x = w[t / 2][t % 2];
-        x = there ? x * scale : -INFINITY;
-        most = fmaxf(most, x);
-      }
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-      const float now = fmaxf(top, most), old = power2(top - now);
-      float shrink = old, inverse = 1;
-      bool same = now == top;
-      if constexpr (F::kScaled) {
-        const float wide = F::widest(tile, lane, unit);
-        inverse = F::inverse(wide);
-        same = same && wide == unit;
-        shrink *= unit * inverse, unit = wide;
-      }
-      if (__any_sync(~0u, !same)) {
-        total *= old;
-#pragma unroll
-        for (int n = 0; n < DIM / 8; ++n)
-#pragma unroll
-          for (int x = 0; x < 4; ++x) o[n][x] *= shrink;
-#pragma unroll
-        for (int n = DIM / 8; n < DIM / 8 + F::kAside; ++n)
-#pragma unroll
-          for (int x = 0; x < 4; ++x) o[n][x] *= old;
-      }
-      top = now;
-#pragma unroll
-      for (int t = 0; t < kTile / 8; ++t) {
-        w[t][0] = power2(w[t][0] - now), w[t][1] = power2(w[t][1] - now);
-        total += w[t][0] + w[t][1];
-      }
-      F::values(stage, tile, w, inverse, lane, o);
     }
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
-    __syncwarp();
+    done += tiles;
+  }
+  asm volatile("cp.async.wait_all;" ::: "memory");  // a warp does not end before its copies
+}
+
+template <typename F, int DIM>
+__device__ __forceinline__ void consume(
+    const DecodeParams& p, const Entries& entries, Shared<F, DIM>& s, const int* prefix, int items) {
+  constexpr int kTile = F::kTile, kSums = F::kSums;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, c = lane % 4;
+  const uint32_t ring = shared_address(s.ring), full = shared_address(s.full),
+                 empty = shared_address(s.empty);
+  int done = 0;
+  for (int item = blockIdx.x; item < items; item += gridDim.x) {
+    const Item it = find_item(p, entries, item, prefix, s.kept, kKeeps);
+    const int rounds = Places(p, it).rounds(kTile * F::kWarps);
+    F::fill(p, it, s.query, warp, lane);
+    read_present<DIM, F::kWarps>(p, it, s.present);
+    named_sync(1, F::kWarps * 32);
+
+    float o[kSums + F::kAside][4] = {};
+    float top = -INFINITY, total = 0, unit = 0, inverse = 1;  // unit: V counts in it (formats with scales)
+    if constexpr (F::kScaled) unit = F::kLeastUnit, inverse = F::inverse(unit);
+    Turn<Shared<F, DIM>::kStages> turn(done + warp);
+    for (int round = 0; round < rounds; ++round, turn.step(F::kWarps)) {
+      barrier_wait(full + turn.stage * 8, turn.phase);
+      const uint32_t stage = ring + turn.stage * F::kStage, mask = s.there[turn.stage];
+      const char* tile = s.ring[turn.stage];
+      if (mask != 0) {          // the same for the whole warp
+        float w[kTile / 8][2];  // of tokens 8 t + 2 c, + 1
+        F::scores(stage, tile, s.query, lane, w);
+        if (mask != uint32_t((uint64_t(1) << kTile) - 1)) {
+#pragma unroll
+          for (int i = 0; i < kTile / 4; ++i)
+            if (!(mask >> (i / 2 * 8 + 2 * c + i % 2) & 1)) w[i / 2][i % 2] = -INFINITY;
+        }
+        float now = top;
+#pragma unroll
+        for (int i = 0; i < kTile / 4; ++i) now = fmaxf(now, w[i / 2][i % 2]);
+        now = fmaxf(now, __shfl_xor_sync(~0u, now, 1));
+        now = fmaxf(now, __shfl_xor_sync(~0u, now, 2));
+        bool same = now == top;
+        float wide = unit;
+        if constexpr (F::kScaled) wide = F::widest(tile, lane, unit), same = same && wide == unit;
+        if (__any_sync(~0u, !same)) {
+          const float old = power2(top - now);
+          total *= old, top = now;
+          float shrink = 1;
+          if constexpr (F::kScaled) inverse = F::inverse(wide), shrink = unit * inverse, unit = wide;
+          const float own[2] = {__shfl_sync(~0u, old, c * 8), __shfl_sync(~0u, old, c * 8 + 4)};
+#pragma unroll
+          for (int n = 0; n < kSums; ++n)
+#pragma unroll
+            for (int x = 0; x < 4; ++x) o[n][x] *= own[x % 2] * shrink;
+#pragma unroll
+          for (int n = kSums; n < kSums + F::kAside; ++n)
+#pragma unroll
+            for (int x = 0; x < 4; ++x) o[n][x] *= own[x % 2];
+        }
+#pragma unroll
+        for (int i = 0; i < kTile / 4; ++i) {
+          float& x = w[i / 2][i % 2];
+          x = power2(x - now), total += x;
+        }
+        F::values(stage, tile, w, inverse, lane, o);
+      }
+      barrier_arrive(empty + turn.stage * 8);
+    }
+    done += rounds * F::kWarps;
     total += __shfl_xor_sync(~0u, total, 1);
     total += __shfl_xor_sync(~0u, total, 2);
     if constexpr (F::kScaled)
 #pragma unroll
-      for (int n = 0; n < DIM / 8; ++n)
+      for (int n = 0; n < kSums; ++n)
 #pragma unroll
         for (int x = 0; x < 4; ++x) o[n][x] *= unit;
-    float* result = reinterpret_cast<float*>(ring);  // [8 heads, DIM], then top and total of each head
-    F::spill(o, c, result + g * DIM);
-    if (c == 0) result[kHeads * DIM + g] = top, result[kHeads * DIM + kHeads + g] = total;
-    finish_item<DIM, kWarps>(p, it, present, reinterpret_cast<const float*>(shared), R::kBytes / 4);
+    float* result = s.results[warp];
+    F::spill(o, lane, result);
+    if (c == 0) result[Sums<DIM>::kTop + lane / 4] = top, result[Sums<DIM>::kTotal + lane / 4] = total;
+    finish_item<DIM, F::kWarps>(p, it, s.present, s.results, s.last_one);
   }
 }
 
-constexpr int kUsualEntries = 256, kMostEntries = 2048;
+template <typename F, int DIM>
+__global__ __launch_bounds__(kThreads<F>, 1) void kernel(const __grid_constant__ DecodeParams p) {
+  extern __shared__ __align__(1024) char raw[];
+  Shared<F, DIM>& s = *reinterpret_cast<Shared<F, DIM>*>(raw);
+  int* prefix = reinterpret_cast<int*>(raw + sizeof(Shared<F, DIM>));
+  // The runs will be asked for when the tables are there: from DRAM to L2 meanwhile.
+  const int64_t run = (int64_t(blockIdx.x) * kThreads<F> + threadIdx.x) * 16;
+  if (run < p.run_count) asm volatile("prefetch.global.L2 [%0];" ::"l"(p.runs + run));
+  const auto wait = [] {
+    pdl_wait();
+    pdl_release();
+  };
+  if (!p.tables_ahead) wait();
+  Entries entries{(p.group + kHeads - 1) / kHeads, p.kv_heads, 0, p.by_row};
+  const FirstRead read = read_first(p, entries);
+  if (threadIdx.x % 32 == 0)  // a few of them a warp: one takes its time
+    for (int i = threadIdx.x / 32; i < Shared<F, DIM>::kStages; i += F::kWarps + F::kProducers) {
+      barrier_init(shared_address(&s.full[i]), 33);  // 32 lanes' copies, and what is there
+      barrier_init(shared_address(&s.empty[i]), 32);
+    }
+  count_items<F::kWarps + F::kProducers>(p, entries, read, prefix, s.kept, kKeeps, s.carry);
+  if (p.tables_ahead) wait();
+  const int items = entries.all == 0 ? 0 : prefix[entries.all - 1];
+  if (threadIdx.x >= F::kWarps * 32)
+    produce(p, entries, s, prefix, items);
+  else
+    consume(p, entries, s, prefix, items);
+}
 
-// The rings, the kept entries, then one number per entry.
+constexpr int kUsualEntries = 256, kMostEntries = 2048, kMostInRow = 512;
+
+// What Shared holds, then one number per entry.
 template <typename F, int DIM>
 int shared_bytes(int entries) {
-  return F::kWarps * Ring<F, DIM>::kBytes + Ring<F, DIM>::kKeeps * int(sizeof(Entry)) +
-         (entries * 4 + 1023) / 1024 * 1024;
+  return int(sizeof(Shared<F, DIM>)) + (entries * 4 + 1023) / 1024 * 1024;
 }
 
 template <typename F, int DIM>
@@ -186,24 +237,28 @@ int grid_of() {
   int device = 0, processors = 0, blocks = 0;
   SE_CUDA(cudaGetDevice(&device));
   SE_CUDA(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-  SE_CUDA(
-      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel<F, DIM>, F::kWarps * 32, size_t(bytes)));
+  SE_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel<F, DIM>, kThreads<F>, size_t(bytes)));
   return processors * blocks;
 }
 
 template <typename F, int DIM>
-void start(const DecodeParams& p, int grid, Stream& stream) {
-  const int entries = p.cap * p.kv_heads * decode_slices(p.group);
+void start(DecodeParams p, int grid, Stream& stream) {
+  const int in_row = p.kv_heads * decode_slices(p.group), entries = p.cap * in_row;
   if (entries < 1) return;
-  if (entries > kMostEntries) {
-    std::fprintf(
-        stderr, "decode attention: %d rows x KV heads: expected at most %d\n", entries, kMostEntries);
+  if (entries > kMostEntries || in_row > kMostInRow) {
+    std::fprintf(stderr,
+                 "decode attention: %d rows x KV heads, %d a row: expected at most %d, %d\n",
+                 entries,
+                 in_row,
+                 kMostEntries,
+                 kMostInRow);
     std::abort();
   }
+  p.by_row = ((1u << 20) + uint32_t(in_row) - 1) / uint32_t(in_row);
   const int64_t most = int64_t(entries) * p.max_splits;  // no more blocks than there can be items
   launch(kernel<F, DIM>,
          dim3(unsigned(most < grid ? most : grid)),
-         F::kWarps * 32,
+         kThreads<F>,
          shared_bytes<F, DIM>(entries),
          stream.get(),
          p);

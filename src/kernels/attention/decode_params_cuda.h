@@ -18,10 +18,14 @@ struct DecodeParams {
   int64_t scale_item = 0, scale_head = 0;                     // of all of these
   int page_shift = 4, unit_shift = 4;
   const int64_t *runs = nullptr, *start = nullptr, *offset = nullptr;
+  int64_t run_count = 0;  // length of runs
   const int32_t* counts = nullptr;
   int row_heads = 1, rows = 1;                 // rows: of the step (the tables' length)
   const int32_t *ids = nullptr, *n = nullptr;  // the row list
   int cap = 0;                                 // most rows in it
+  // The kernel ahead of this one on the stream writes none of the tables but the runs (a selection of a fixed
+  // number), so that they are read while it runs.
+  bool tables_ahead = false;
   const int32_t *q_start = nullptr, *kv_from = nullptr, *split = nullptr;
   const float* q = nullptr;  // f32 [tokens, q_heads, dim]; strides in elements
   int64_t q_token = 0, q_head = 0;
@@ -32,6 +36,7 @@ struct DecodeParams {
   float *part_out = nullptr, *part_lse = nullptr;  // [cap * kv_heads * slices, max_splits, 8, dim or 2]
   int32_t* ready = nullptr;                        // [cap * kv_heads * slices], zeros
   int max_splits = 0;
+  uint32_t by_row = 0;                   // set by decode_attention: divides by the entries of a row
   float *out = nullptr, *lse = nullptr;  // f32 [tokens, q_heads (, dim)]; strides in elements; may be null
   __half* out16 = nullptr;               // the same as halves, with out's strides; may be null
   int64_t out_token = 0, out_head = 0, lse_token = 0, lse_head = 0;
