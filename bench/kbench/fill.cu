@@ -1,6 +1,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "device/cuda/hopper.cuh"
 #include "kbench/kbench.h"
 
 namespace se::kbench {
@@ -84,7 +85,41 @@ __global__ void read(const uint4* from, int64_t n, uint32_t* sink) {
   if (all == 0x12345678u) *sink = all;  // keeps the reads
 }
 
+// The same with the copy engine, 16 KiB a copy: the fewest instructions that a read can take.
+constexpr int kChunk = 16384, kChunks = 12;
+
+__global__ __launch_bounds__(32) void read_copies(const char* from, int chunks) {
+  extern __shared__ __align__(128) char ring[];
+  __shared__ uint64_t full[kChunks];
+  if (threadIdx.x > 0) return;
+  for (int i = 0; i < kChunks; ++i) cuda::barrier_init(cuda::shared_address(&full[i]), 1);
+  cuda::barrier_init_done();
+  const int mine = (chunks - int(blockIdx.x) + int(gridDim.x) - 1) / int(gridDim.x);
+  for (int i = 0; i < mine + kChunks; ++i) {
+    const int stage = i % kChunks;
+    const uint32_t done = cuda::shared_address(&full[stage]);
+    if (i >= kChunks && i - kChunks < mine) cuda::barrier_wait(done, (i / kChunks - 1) & 1);
+    if (i >= mine) continue;
+    cuda::barrier_arrive_expecting(done, kChunk);
+    cuda::copy_bytes(cuda::shared_address(ring) + stage * kChunk,
+                     from + int64_t(blockIdx.x + i * gridDim.x) * kChunk,
+                     done,
+                     kChunk);
+  }
+}
+
 }  // namespace
+
+void read_all_by_copies(const void* from, int64_t bytes, cuda::Stream& stream) {
+  static const bool ready = [] {
+    SE_CUDA(cudaFuncSetAttribute(read_copies, cudaFuncAttributeMaxDynamicSharedMemorySize, kChunk * kChunks));
+    return true;
+  }();
+  (void)ready;
+  read_copies<<<132, 32, kChunk * kChunks, stream.get()>>>(static_cast<const char*>(from),
+                                                           int(bytes / kChunk));
+  SE_CUDA(cudaGetLastError());
+}
 
 void fill_random(void* to, int64_t elements, bool bf16, float scale, uint64_t seed, cuda::Stream& stream) {
   fill<<<2048, 256, 0, stream.get()>>>(static_cast<uint16_t*>(to), elements, bf16, scale, seed);

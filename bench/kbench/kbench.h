@@ -46,6 +46,7 @@ cuda::Buffer device_memory(int64_t bytes);
 // Random 16-bit floats, uniform in [-scale, scale), bf16 or f16.
 void fill_random(void* to, int64_t elements, bool bf16, float scale, uint64_t seed, cuda::Stream& stream);
 void read_all(const void* from, int64_t bytes, void* sink, cuda::Stream& stream);
+void read_all_by_copies(const void* from, int64_t bytes, cuda::Stream& stream);  // whole 16 KiB
 // Random bytes (a multiple of 8); unless `any`, E4M3 codes below 8 in size.
 void fill_bytes(void* to, int64_t bytes, bool any, uint64_t seed, cuda::Stream& stream);
 void fill_floats(void* to, int64_t n, float least, float most, uint64_t seed, cuda::Stream& stream);
