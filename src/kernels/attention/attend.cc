@@ -17,7 +17,7 @@ constexpr int kHeadRows =
     64;  // query rows of a short item, of neighbouring KV heads: memory is read in order
 // A short item has several splits where every thread still gets so many items: the first block of an item is
 // the one that nobody asked for early.
-constexpr int kShares = 16, kMostSplits = 8;
+constexpr int64_t kShares = 4, kMostSplits = 32;
 // Splits of a tile are added up in shares of its rows where there are many; few are not worth a wait.
 constexpr int64_t kMergeShares = 4, kFewPartials = 256;
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
@@ -41,6 +41,7 @@ struct Pass {
   float* scratch = nullptr;
   Running partial = {};  // sums of the splits that went to different items
   int64_t merge_shares = 1;
+  int64_t together = kMostSplits;  // splits of a short item, or nearly twice as many
 
   bool tiled(int64_t row) const { return prompts && row >= args.rows->decode_rows; }
   // Decode rows over a part of codes, of which every row sees all.
@@ -101,7 +102,7 @@ void for_each_item(const Pass& pass, const Fn& fn) {
         continue;
       }
       const int together = alike ? int(std::max<int64_t>(1, kHeadRows / rows)) : 1;
-      const int64_t some = std::clamp<int64_t>(most / (kShares * pass.threads), 1, kMostSplits);
+      const int64_t n = std::max<int64_t>(most / pass.together, 1), some = (most + n - 1) / n;
       for (item.split = item.first; item.split < item.first + most; item.split += item.splits) {
         item.splits = std::min(some, item.first + most - item.split);
         for (item.kv_head = 0; item.kv_head < heads; item.kv_head += item.heads) {
@@ -384,7 +385,11 @@ void attend(const AttendArgs& args, const KeySource& source, Stream& stream) {
   pass.group = int(args.q.shape[1]) / source.kv_heads, pass.threads = stream.pool().threads();
   if (pass.group > kPromptRows) pass.prompts = nullptr;
 
-  int64_t n_items = 0, n_tiles = 0, n_partials = 0;
+  int64_t n_items = 0, n_tiles = 0, n_partials = 0, n_splits = 0;
+  for_each_item(pass, [&](const Item& item) {
+    if (item.partial >= 0 && item.kv_head == 0) n_splits += item.splits;
+  });
+  pass.together = std::clamp<int64_t>(n_splits / (kShares * pass.threads), 1, kMostSplits);
   for_each_item(pass, [&](const Item& item) {
     ++n_items;
     n_tiles += item.partial >= 0 && item.split == item.first;

@@ -15,19 +15,20 @@ using se::cpu::Running;
 
 static_assert(kKeyBlock == 32);
 
-// The next `lines` lines of what lies ahead.
+// The next `lines` lines of what lies ahead. Non-temporal: a step reads them once, and the outer caches keep
+// what they hold of the weights.
 inline void fetch(Ahead* ahead, int lines) {
   if (!ahead || ahead->at >= ahead->n) return;
   Ahead& a = *ahead;
   const char* from = a.begin[a.at];
   if (from + int64_t(lines) * 64 < a.end[a.at]) {  // nearly always
-    for (int i = 0; i < lines; ++i) _mm_prefetch(from + i * 64, _MM_HINT_T0);
+    for (int i = 0; i < lines; ++i) _mm_prefetch(from + i * 64, _MM_HINT_NTA);
     a.begin[a.at] = from + int64_t(lines) * 64;
     return;
   }
   while (lines > 0 && a.at < a.n) {
     const char* p = a.begin[a.at];
-    for (; lines > 0 && p < a.end[a.at]; p += 64, --lines) _mm_prefetch(p, _MM_HINT_T0);
+    for (; lines > 0 && p < a.end[a.at]; p += 64, --lines) _mm_prefetch(p, _MM_HINT_NTA);
     a.begin[a.at] = p;
     if (p >= a.end[a.at]) ++a.at;
   }

@@ -210,18 +210,18 @@ void BlockReader::look_ahead(
   }
   // Plain: the planes of keys and values. A codec's: all that lie in pages by item and KV head.
   const int planes = source_.load ? int(source_.part->planes.size()) : values && !source_.v_in_k ? 2 : 1;
-  for (int h = row.kv_head; h < row.kv_head + heads; ++h) {  // in the order in which they are read
+  for (int i = 0; i < n_pieces; ++i) {  // in the order in which they lie
     for (int p = 0; p < planes; ++p) {
       const TensorView& plane = source_.part->planes[size_t(p)];
       if (source_.load && (plane.rank < 4 || plane.shape[1] <= 0 || page % plane.shape[1] != 0)) continue;
       const int64_t step = plane.stride[1], bytes = source_.load ? step : plane.shape[3] * plane.stride[3];
       const int64_t per = plane.shape[1] == page ? 1 : page / plane.shape[1];  // tokens per item
-      for (int i = 0; i < n_pieces; ++i) {
-        int64_t item = pieces[i].first, items = pieces[i].n;
-        if (per > 1) item /= per, items = (pieces[i].first + pieces[i].n - 1) / per - item + 1;
-        const char* key = plane.at<char>(pieces[i].page, item, h);
+      int64_t item = pieces[i].first, items = pieces[i].n;
+      if (per > 1) item /= per, items = (pieces[i].first + pieces[i].n - 1) / per - item + 1;
+      const char* key = plane.at<char>(pieces[i].page, item, row.kv_head);
+      for (int h = 0; h < heads; ++h, key += plane.stride[2]) {
         if (step == bytes) ahead.add(key, items * bytes);
-        for (int64_t t = 0; step != bytes && t < items; ++t, key += step) ahead.add(key, bytes);
+        for (int64_t t = 0; step != bytes && t < items; ++t) ahead.add(key + t * step, bytes);
       }
     }
   }

@@ -1,12 +1,13 @@
 // ahead.inl -- asks for the bounds of a later unit: each page's lie apart from the last one's, where no
-// machine follows by itself. Text for quest_avx2.cc and quest_avx512.cc: internal linkage.
+// machine follows by itself. Past the outer caches: a step reads them once. Text for quest_avx2.cc and
+// quest_avx512.cc: internal linkage.
 namespace {
 
 constexpr int kUnitsAhead = 12;
 
 // Inlined by force: GCC takes a function that only prefetches for one without effect and drops the call.
 __attribute__((always_inline)) inline void ask_for(const char* from, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i);
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 0);
 }
 __attribute__((always_inline)) inline void ask_for_bounds(const se::quest::SplitQuery& q,
                                                           const se::quest::BoundsFormat& f,
