@@ -122,6 +122,7 @@ void linear_checks(Bench& b) {
                           Case{384, 2048, 3, fp8, true, true},
                           Case{1000, 256, 5, fp8, false, false},
                           Case{300, 768, 8, fp8, true, false},
+                          Case{40000, 512, 2, fp8, false, true},
                           Case{512, 2048, 9, fp8, false, true},
                           Case{200, 512, 17, fp8, false, false},
                           Case{5120, 2048, 48, fp8, false, false},
@@ -133,16 +134,22 @@ void linear_checks(Bench& b) {
       b.check("linear " + name(c), e <= kTolerance, e, true);
     }
   }
-  Linear many({512, 2048, 4, true, true, false}, b);
-  many.enqueue(b);
-  b.stream().synchronize();
-  const auto all = many.y();
-  many.params().rows = 3;  // the kernel for as many, fewer rows
-  many.enqueue(b);
-  b.stream().synchronize();
-  const auto few = many.y();
-  b.check(
-      "linear: no batch mate shows", std::equal(few.begin(), few.begin() + 3 * 512, all.begin()), 0, true);
+  for (const bool fp8 : {true, false}) {
+    Linear many({512, 2048, 8, fp8, true, false}, b);
+    many.enqueue(b);
+    b.stream().synchronize();
+    const auto all = many.y();
+    for (const int rows : {1, 3, 7}) {  // other kernels
+      many.params().rows = rows;
+      many.enqueue(b);
+      b.stream().synchronize();
+      const auto few = many.y();
+      b.check(format("linear: no batch mate shows, {} of 8 rows", rows),
+              std::equal(few.begin(), few.begin() + rows * 512, all.begin()),
+              0,
+              true);
+    }
+  }
 }
 
 void linear_cases(Bench& b) {

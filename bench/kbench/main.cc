@@ -99,8 +99,8 @@ void read_cases(Bench& b) {  // the ceilings: nothing, and a plain read
   b.report("nothing", "one small kernel", 0, 0, b.measure([&] {
     read_all(little.data(), 16, little.data(), b.stream());
   }));
-  // The sizes of the decode cases too: 131,072 tokens of KIVI, of FP8 and of latents.
-  for (int64_t mib : {16, 64, 80, 132, 144, 256, 2048}) {
+  // The sizes of the decode cases too: 8 and 24 experts, 131,072 tokens of KIVI, of FP8 and of latents.
+  for (int64_t mib : {16, 36, 64, 80, 108, 132, 144, 256, 2048}) {
     cuda::Buffer from = device_memory(mib << 20), sink = device_memory(256);
     fill_random(from.data(), from.bytes() / 2, true, 1, 7, b.stream());
     const Stats s = b.measure([&] { read_all(from.data(), from.bytes(), sink.data(), b.stream()); });

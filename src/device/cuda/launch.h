@@ -11,24 +11,36 @@
 
 namespace se::cuda {
 
-// `cluster` blocks along x are placed together and may reach each other's shared memory.
+inline constexpr int64_t kProcessorShared = 228 << 10;  // L1 and shared memory together have 28 KiB more
+
+// `cluster` blocks along x are placed together and may reach each other's shared memory. processor_bytes: the
+// shared memory that a processor should set aside (what all its blocks take), the rest being L1; below 0:
+// what the driver chooses, which may be what a kernel before left, even if that was all of it. Kernels that
+// read by many loads into registers should say it: those loads land in L1.
 template <typename... Formal, typename... Actual>
 void launch_clusters(void (*kernel)(Formal...),
                      dim3 grid,
                      int cluster,
                      int threads,
                      int64_t shared_bytes,
+                     int64_t processor_bytes,
                      cudaStream_t stream,
                      Actual&&... args) {
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {unsigned(cluster), 1, 1};
+  cudaLaunchAttribute attributes[3]{};
   cudaLaunchConfig_t config{};
   config.gridDim = grid, config.blockDim = dim3(unsigned(threads)), config.stream = stream;
   config.dynamicSmemBytes = size_t(shared_bytes), config.attrs = attributes;
-  config.numAttrs = cluster > 1 ? 2 : 1;
+  attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+  if (cluster > 1) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+    attributes[config.numAttrs++].val.clusterDim = {unsigned(cluster), 1, 1};
+  }
+  if (processor_bytes >= 0) {
+    const int64_t percent = (processor_bytes * 100 + kProcessorShared - 1) / kProcessorShared;
+    attributes[config.numAttrs].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    attributes[config.numAttrs++].val.sharedMemCarveout = unsigned(percent < 100 ? percent : 100);
+  }
   SE_CUDA(cudaLaunchKernelEx(&config, kernel, static_cast<Formal>(args)...));
 }
 
@@ -39,7 +51,7 @@ void launch(void (*kernel)(Formal...),
             int64_t shared_bytes,
             cudaStream_t stream,
             Actual&&... args) {
-  launch_clusters(kernel, grid, 1, threads, shared_bytes, stream, static_cast<Actual&&>(args)...);
+  launch_clusters(kernel, grid, 1, threads, shared_bytes, -1, stream, static_cast<Actual&&>(args)...);
 }
 
 #ifdef __CUDACC__

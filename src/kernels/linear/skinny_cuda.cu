@@ -240,13 +240,15 @@ void start(const SkinnyParams& p, Stream& stream) {
   SE_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, warps * 32, size_t(bytes)));
   const int tiles = (p.n + C::kM - 1) / C::kM, most = processors * (blocks < 1 ? 1 : blocks);
   const int wanted = kAlone ? (tiles + warps - 1) / warps : tiles;
-  launch(kernel,
-         dim3(unsigned(wanted < most ? wanted : most)),
-         warps * 32,
-         bytes,
-         stream.get(),
-         p,
-         p.k / C::kChunk / (kAlone ? 1 : warps));
+  launch_clusters(kernel,
+                  dim3(unsigned(wanted < most ? wanted : most)),
+                  1,
+                  warps * 32,
+                  bytes,
+                  (blocks < 1 ? 1 : blocks) * (bytes + 1024),
+                  stream.get(),
+                  p,
+                  p.k / C::kChunk / (kAlone ? 1 : warps));
 }
 
 template <bool kFp8, int kWide>

@@ -327,6 +327,7 @@ void start(const SampleLaunch& p, Stream& stream) {
                   kCluster,
                   kThreads,
                   per_rank * kStride * 4 + blocks * 8,
+                  -1,
                   stream.get(),
                   p);
 }

@@ -30,6 +30,8 @@ struct ScoreParams {
   int64_t most_units = 0;
 };
 
+// Tables and bounds are read before the kernel ahead of this one on the stream is done: it may write q, not
+// them.
 void score_units(const ScoreParams& params, se::cuda::Stream& stream);
 
 }  // namespace se::quest::cuda
