@@ -121,10 +121,7 @@ Chain::Chain(const ChainCase& c, const ChainWeights& w, Bench& b) : c_(c), w_(w)
   ready_ = upload(std::vector<int32_t>(kReady, 0));
   const int64_t pairs = rows * m.top_k;
   route_logits_ = device_memory(rows * m.experts * 4), weight_ = device_memory(pairs * 4);
-  expert_ = device_memory(int64_t(m.layers) * pairs * 4),
-
-  first_ = device_memory((1 + cuda::moe_tasks(c.rows, m.experts, m.top_k)) * 4),
-  pairs_ = device_memory(pairs * 4), tasks_ = device_memory(first_.bytes()),
+  expert_ = device_memory(int64_t(m.layers) * pairs * 4), tables_ = device_memory(cuda::kMoeTables + 4);
   product_ = device_memory(pairs * m.inner * 2);
   best_ = device_memory(rows * cuda::kArgmaxBlocks * 8), token_ = device_memory(rows * 4);
   SE_CUDA(cudaDeviceSynchronize());
@@ -225,18 +222,14 @@ void Chain::layer(int i, Bench& b, unsigned skip) {
   }
   cuda::RouteParams r;
   r.x = x_.ptr<float>(), r.norm = w_.norms(), r.eps = kEps, r.gate = w.gate, r.rows = c_.rows, r.k = m.hidden;
-  r.experts = m.experts, r.top_k = m.top_k, r.h = h16_.ptr<__half>(), r.logits = route_logits_.ptr<float>();
-  r.ready = ready_.ptr<int32_t>();
-  r.out = {weight_.ptr<float>(),
-           expert_.ptr<int32_t>() + int64_t(i) * c_.rows * m.top_k,
-           tasks_.ptr<int32_t>(),
-           first_.ptr<int32_t>(),
-           pairs_.ptr<int32_t>()};
+  r.experts = m.experts, r.h = h16_.ptr<__half>(), r.logits = route_logits_.ptr<float>();
   if (on(kRouteOp)) cuda::moe_route(r, b.stream());
   if (on(kExpertsOp)) {
     cuda::ExpertParams p;
     p.up = w.up, p.up_scale = w.up_scale, p.down = w.down, p.down_scale = w.down_scale, p.experts = m.experts;
-    p.k = m.hidden, p.inner = m.inner, p.rows = c_.rows, p.top_k = m.top_k, p.routing = r.out, p.h = r.h;
+    p.k = m.hidden, p.inner = m.inner, p.rows = c_.rows, p.top_k = m.top_k, p.h = r.h;
+    p.logits = r.logits, p.weight = weight_.ptr<float>(), p.tables = tables_.ptr<uint32_t>();
+    p.expert = expert_.ptr<int32_t>() + int64_t(i) * c_.rows * m.top_k;
     p.product = product_.ptr<__half>(), p.x = x_.ptr<float>(), p.y = x_.ptr<float>();
     cuda::moe_experts(p, b.stream());
   }
@@ -275,7 +268,7 @@ int Chain::kernels(unsigned skip) const {
   int n = 0;
   for (int op = 0; op < kHeadOp; ++op) {
     const bool there = op == kNormOp ? c_.rows > 8 : op == kScoreOp || op == kTopKOp ? c_.chosen > 0 : true;
-    if (there && (skip >> op & 1) == 0) n += op == kExpertsOp ? 2 : 1;
+    if (there && (skip >> op & 1) == 0) ++n;
   }
   return n;
 }

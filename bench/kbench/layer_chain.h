@@ -83,8 +83,8 @@ class Chain {
   int splits_ = 1, grid_ = 1;
   cuda::Buffer arena_, first_x_, x_, h16_, qkv_, out_, out16_, lse_, logits_, head_x_, runs_, starts_,
       chosen_starts_, counts_, ids_, n_, q_start_, from_, split_, offsets_, slots_, pos_, rope_, scores_,
-      units_, index_, chosen_, part_out_, part_lse_, ready_, route_logits_, weight_, expert_, tasks_, first_,
-      pairs_, product_, best_, token_;
+      units_, index_, chosen_, part_out_, part_lse_, ready_, route_logits_, weight_, expert_, tables_,
+      product_, best_, token_;
 };
 
 }  // namespace se::kbench

@@ -26,25 +26,20 @@ MoeStep::MoeStep(const MoeCase& c, Bench& b) : c_(c) {
   fill_floats(up_scale_.data(), up_scale_.bytes() / 4, 0.005f, 0.02f, 14, b.stream());
   fill_floats(down_scale_.data(), down_scale_.bytes() / 4, 0.005f, 0.02f, 15, b.stream());
   h_ = device_memory(c.rows * k * 2), logits_ = device_memory(c.rows * e * 4);
-  ready_ = upload(std::vector<int32_t>(size_t(c.rows) + 1, 0));
-  weight_ = device_memory(pairs * 4), expert_ = device_memory(pairs * 4), pairs_ = device_memory(pairs * 4);
-  const int64_t tasks = cuda::moe_tasks(c.rows, c.experts, c.top_k) + 1;
-  tasks_ = device_memory(tasks * 4), first_ = device_memory(tasks * 4);
+  tables_ = device_memory(cuda::kMoeTables + 4);
+  weight_ = device_memory(pairs * 4), expert_ = device_memory(pairs * 4);
   product_ = device_memory(pairs * inner * 2), y_ = device_memory(c.rows * k * 4);
   SE_CUDA(cudaMemset(y_.data(), 0xff, size_t(y_.bytes())));
   route_.x = x_on_.ptr<float>(), route_.norm = norm_on_.ptr<float>(), route_.eps = 1e-6f,
   route_.gate = gate_.data();
-  route_.rows = c.rows, route_.k = c.k, route_.experts = c.experts, route_.top_k = c.top_k;
-  route_.h = h_.ptr<__half>(), route_.logits = logits_.ptr<float>(), route_.ready = ready_.ptr<int32_t>();
-  route_.out = {weight_.ptr<float>(),
-                expert_.ptr<int32_t>(),
-                tasks_.ptr<int32_t>(),
-                first_.ptr<int32_t>(),
-                pairs_.ptr<int32_t>()};
+  route_.rows = c.rows, route_.k = c.k, route_.experts = c.experts;
+  route_.h = h_.ptr<__half>(), route_.logits = logits_.ptr<float>();
   experts_.up = up_.ptr<uint8_t>(), experts_.up_scale = up_scale_.ptr<float>();
   experts_.down = down_.ptr<uint8_t>(), experts_.down_scale = down_scale_.ptr<float>();
   experts_.experts = c.experts, experts_.k = c.k, experts_.inner = c.inner, experts_.rows = c.rows;
-  experts_.top_k = c.top_k, experts_.routing = route_.out, experts_.h = route_.h;
+  experts_.top_k = c.top_k, experts_.logits = route_.logits, experts_.h = route_.h;
+  experts_.expert = expert_.ptr<int32_t>(), experts_.weight = weight_.ptr<float>();
+  experts_.tables = tables_.ptr<uint32_t>();
   experts_.product = product_.ptr<__half>(), experts_.x = route_.x, experts_.y = y_.ptr<float>();
   SE_CUDA(cudaDeviceSynchronize());
 }
@@ -176,6 +171,8 @@ void moe_checks(Bench& b) {
   check(b, {5, 1024, 512, 8, 8}, true);  // every expert serves every row
   check(b, {33, 1024, 256, 6, 1}, true);
   check(b, {64, 2048, 768, 40, 4}, true);
+  check(b, {3, 3072, 256, 16, 2}, true);   // more channels than the blocks take at once
+  check(b, {64, 1024, 768, 12, 8}, true);  // parts of a pair added up on the way
   MoeStep one({1, 1024, 256, 16, 4}, b), many({20, 1024, 256, 16, 4}, b);
   one.route(b), one.experts(b), many.route(b), many.experts(b);
   b.stream().synchronize();
@@ -188,9 +185,9 @@ void moe_cases(Bench& b) {
     const MoeCase c{rows, 2048, 768, 128, 8};
     check(b, c, false);
     MoeStep m(c, b);
-    m.route(b);
+    m.route(b), m.experts(b);
     b.stream().synchronize();
-    b.report("moe_route", format("{} rows of 2048, 8 of 128", rows), m.route_bytes(), 0, b.measure([&] {
+    b.report("moe_route", format("{} rows of 2048, 128 experts", rows), m.route_bytes(), 0, b.measure([&] {
       m.route(b);
     }));
     b.report("moe_route", format("{} rows, three times", rows), m.route_bytes(), 0, b.measure([&] {
@@ -201,6 +198,9 @@ void moe_cases(Bench& b) {
              m.expert_bytes(),
              0,
              b.measure([&] { m.experts(b); }));
+    b.report("moe", format("{} rows, route and experts", rows), m.expert_bytes(), 0, b.measure([&] {
+      m.route(b), m.experts(b);
+    }));
   }
 }
 

@@ -16,8 +16,8 @@ class MoeStep {
   MoeStep(const MoeCase& c, Bench& b);
   void route(Bench& b) const { cuda::moe_route(route_, b.stream()); }
   void experts(Bench& b) const { cuda::moe_experts(experts_, b.stream()); }
-  int distinct() const;         // experts chosen, after route()
-  double expert_bytes() const;  // of the chosen experts' weights, after route()
+  int distinct() const;         // experts chosen, after experts()
+  double expert_bytes() const;  // of the chosen experts' weights, after experts()
   double route_bytes() const { return c_.experts * c_.k * 2.0; }
   double route_error() const;  // of logits, relative to the terms; 1e30 where the choice is not the best
   double experts_error(Bench& b) const;  // of the largest |y - x| of a row
@@ -26,8 +26,8 @@ class MoeStep {
  private:
   MoeCase c_;
   std::vector<float> x_, norm_;
-  cuda::Buffer x_on_, norm_on_, gate_, up_, up_scale_, down_, down_scale_, h_, logits_, ready_, weight_,
-      expert_, tasks_, first_, pairs_, product_, y_;
+  cuda::Buffer x_on_, norm_on_, gate_, up_, up_scale_, down_, down_scale_, h_, logits_, tables_, weight_,
+      expert_, product_, y_;
   cuda::RouteParams route_;
   cuda::ExpertParams experts_;
 };

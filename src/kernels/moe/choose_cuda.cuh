@@ -6,65 +6,107 @@
 
 namespace se::cuda {
 
-// Greater logits get greater keys; NaN gets 0, which no number has.
+// Greater logits get greater keys; NaN gets 1, which no number has, and 0 is for what is not there.
 __device__ __forceinline__ uint32_t key_of(float x) {
-  if (x != x) return 0;
-  const uint32_t u = __float_as_uint(x == 0 ? 0.f : x);
-  return u & 0x80000000u ? ~u : u | 0x80000000u;
+  const uint32_t u = __float_as_uint(x + 0.f);  // -0 ranks as +0
+  const uint32_t key = u ^ (uint32_t(int32_t(u) >> 31) | 0x80000000u);
+  return x != x ? 1 : key;
 }
 __device__ __forceinline__ float logit_of(uint32_t key) {
   return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-// The top_k greatest of a row's logits, best first, ties to the lower expert, and their weights, by one warp;
-// lane l holds logits l + 32 i. Both: [top_k].
-template <int kOwn>
-__device__ __forceinline__ void choose(
-    const float* logits, int experts, int top_k, bool over_chosen, float* weight, int32_t* chosen) {
+// The top_k greatest of a row's logits, best first, ties to the lower expert, and their weights, by one warp.
+// Both: [top_k], in shared or device memory; no expert twice, whatever the logits. `list`: 64 words of shared
+// memory of the warp's own.
+//
+// Latency is what counts: shuffles that do not depend on one another, and few instructions, for they are read
+// from memory like anything else. What reaches the top_k-th best of the lanes' best keys is a short list that
+// holds the top_k; they are ranked in it one by one.
+__device__ __forceinline__ void choose(const float* logits,
+                                       int experts,
+                                       int top_k,
+                                       bool over_chosen,
+                                       uint32_t* list,
+                                       float* weight,
+                                       int32_t* chosen) {
+  constexpr int kOwn = kMoeExperts / 32;  // expert lane + 32 i
   const int lane = threadIdx.x % 32;
-  uint32_t own[kOwn], best[kMoeChosen];
-  int which[kMoeChosen];
+  uint32_t own[kOwn], top = 0;
 #pragma unroll
-  for (int i = 0; i < kOwn; ++i) own[i] = lane + 32 * i < experts ? key_of(logits[lane + 32 * i]) : 0;
-#pragma unroll
-  for (int j = 0; j < kMoeChosen; ++j) {
-    if (j >= top_k) break;
-    uint32_t most = 0;
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) most = max(most, own[i]);
-    most = __reduce_max_sync(~0u, most);
-    unsigned at = experts;
-#pragma unroll
-    for (int i = kOwn - 1; i >= 0; --i)
-      if (own[i] == most && most != 0) at = lane + 32 * i;
-    at = __reduce_min_sync(~0u, at);
-    best[j] = most, which[j] = most ? int(at) : j;  // nothing but NaN is left: any will do
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i)
-      if (lane + 32 * i == int(at)) own[i] = 0;
+  for (int i = 0; i < kOwn; ++i) {
+    own[i] = lane + 32 * i < experts ? key_of(logits[lane + 32 * i]) : 0;
+    top = max(top, own[i]);
   }
-  const float top = logit_of(best[0]);
-  float all = 0, mine = 0;
-  int expert = 0;
+  // By rank: greater keys, and equal ones of lower lanes.
+  const auto rank = [&](uint32_t key, int n) {
+    int before = 0;
+#pragma unroll 8
+    for (int i = 0; i < n; ++i) {
+      const uint32_t other = __shfl_sync(~0u, key, i);
+      before += other > key || (other == key && i < lane);
+    }
+    return before;
+  };
+  const unsigned last = __ballot_sync(~0u, rank(top, 32) == top_k - 1);
+  uint32_t floor = __shfl_sync(~0u, top, __ffs(int(last)) - 1);
+  int all = 0;
 #pragma unroll
-  for (int j = 0; j < kMoeChosen; ++j) {
-    if (j >= top_k) break;
-    const float w = expf(logit_of(best[j]) - top);
-    all += w;
-    if (lane == j) mine = w, expert = which[j];
+  for (int i = 0; i < kOwn; ++i) {  // ascending experts
+    const unsigned here = __ballot_sync(~0u, own[i] >= floor);
+    const int at = all + __popc(here & ((1u << lane) - 1));
+    if (own[i] >= floor && at < 32) list[at] = own[i], list[32 + at] = uint32_t(lane + 32 * i);
+    all += __popc(here);
   }
+  __syncwarp();
+  uint32_t key = lane < all ? list[lane] : 0;
+  int expert = lane < all ? int(list[32 + lane]) : 0, place = lane;
+  if (all <= 32) {
+    place = rank(key, all);
+    if (lane >= all) place = 32;
+  } else {  // many equal ones: one after the other
+#pragma unroll 1
+    for (int j = 0; j < top_k; ++j) {
+      uint32_t most = 0;
+      unsigned at = kMoeExperts;
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) most = max(most, own[i]);
+      most = __reduce_max_sync(~0u, most);
+#pragma unroll
+      for (int i = kOwn - 1; i >= 0; --i)
+        if (own[i] == most) at = lane + 32 * i;
+      at = __reduce_min_sync(~0u, at);
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i)
+        if (lane + 32 * i == int(at)) own[i] = 0;
+      if (lane == j) key = most, expert = int(at);
+    }
+  }
+  const bool mine = place < top_k;
+  if (mine) chosen[place] = expert;
+  const unsigned best = __ballot_sync(~0u, place == 0);
+  const float most = logit_of(__shfl_sync(~0u, key, __ffs(int(best)) - 1));
+  const float w = mine ? expf(logit_of(key) - most) : 0;
+  __syncwarp();
+  // In the order of places, so that the sum does not depend on where the chosen were found.
+  if (mine) list[place] = __float_as_uint(w);
+  __syncwarp();
+  float sum = lane < top_k ? __uint_as_float(list[lane]) : 0;
   if (!over_chosen) {
-    float rest = 0;
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i)
-      if (own[i] != 0) rest += expf(logit_of(own[i]) - top);
-    for (int d = 16; d > 0; d /= 2) rest += __shfl_xor_sync(~0u, rest, d);
-    all += rest;
+    __syncwarp();
+    if (mine) list[32 + place] = uint32_t(expert);
+    __syncwarp();
+#pragma unroll 1
+    for (int i = 0; i < kOwn; ++i) {
+      bool taken = lane + 32 * i >= experts;
+#pragma unroll 1
+      for (int j = 0; j < top_k; ++j) taken |= int(list[32 + j]) == lane + 32 * i;
+      if (!taken) sum += expf(logits[lane + 32 * i] - most);
+    }
   }
-  if (lane < top_k) {
-    weight[lane] = mine / all;
-    chosen[lane] = expert;
-  }
+  for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
+  if (mine) weight[place] = w / sum;
+  __syncwarp();
 }
 
 }  // namespace se::cuda

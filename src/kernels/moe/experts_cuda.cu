@@ -1,5 +1,6 @@
 // Both kernels multiply tiles of 16 rows of weights by 256 of k: a chunk, two of which are under way ahead of
-// the one in use. up_kernel: a tile is 8 rows of gate_proj over 8 of up_proj of one task; the warps of a
+// the one in use. up_kernel: each block chooses for all rows anew from the router's logits, the first one
+// also writes down what it chose; a tile is 8 rows of gate_proj over 8 of up_proj of one task; the warps of a
 // block share out k. down_kernel: a block takes 16 output channels of all tasks; a unit is (task, 256 of
 // inner), its result for a pair goes to a fixed place, and sums run in the order of the row's choices: who
 // computed what does not show.
@@ -9,13 +10,15 @@
 #include "device/cuda/launch.h"
 #include "device/cuda/mma.cuh"
 #include "device/cuda/stream.h"
+#include "kernels/moe/choose_cuda.cuh"
 #include "kernels/moe/moe_cuda.h"
 
 namespace se::cuda {
 namespace {
 
-constexpr int kUpWarps = 8, kDownWarps = 16, kMostTasks = kMoeExperts + kMoeRows * kMoeChosen / kMoeTaskPairs;
-constexpr int kMostShared = 200 << 10, kMostHeld = 90 << 10, kPad = 8;
+constexpr int kUpWarps = 8, kDownWarps = 16, kTaskPairs = 8, kMostPairs = kMoeRows * kMoeChosen;
+constexpr int kMostTasks = kMoeExperts + kMostPairs / kTaskPairs;
+constexpr int kUpStatic = 18 << 10, kMostShared = 200 << 10, kMostHeld = 90 << 10, kPad = 8;
 constexpr float kShrink = 0x1p-6f, kGrow = 0x1p6f;  // of the product, so that halves hold it
 
 // Four k-steps of 16: 16 codes of a row each for rows g and g + 8, and the activations' permuted alike.
@@ -33,20 +36,81 @@ __device__ __forceinline__ void mma4(float (&sum)[4],
   }
 }
 
+// Pair r * top_k + j is the j-th best expert of row r. Task t has pairs[first[t]] .. pairs[first[t + 1]] of
+// expert experts[t]; tasks go by expert, pairs of an expert by row.
 struct Tables {
-  int32_t experts[kMostTasks], first[kMostTasks + 1], pairs[kMoeRows * kMoeChosen],
-      rows[kMoeRows * kMoeChosen], tasks;
+  int32_t tasks;
+  float weight[kMostPairs];
+  int16_t experts[kMostTasks], first[kMostTasks + 1], pairs[kMostPairs], rows[kMostPairs];
 };
-// All threads; ends without a barrier.
-__device__ __forceinline__ void read_tables(const ExpertParams& p, Tables& t) {
-  const int most = min(kMostTasks, p.most_tasks);
-  for (int i = threadIdx.x; i < most; i += blockDim.x) t.experts[i] = p.routing.tasks[1 + i];
-  for (int i = threadIdx.x; i < most + 1; i += blockDim.x) t.first[i] = p.routing.first[i];
-  for (int i = threadIdx.x; i < p.rows * p.top_k; i += blockDim.x) {
-    const int pair = p.routing.pairs[i];
-    t.pairs[i] = pair, t.rows[i] = pair / p.top_k;
+static_assert(sizeof(Tables) % 4 == 0 && sizeof(Tables) <= kMoeTables);
+struct Work {                     // to make them
+  uint32_t mask[2][kMoeExperts];  // rows that chose an expert
+  uint32_t lists[kUpWarps][64];
+  int32_t chosen[kMostPairs], begin[kMoeExperts], carry[4];
+};
+// All threads, 128 at least; ends with a barrier.
+__device__ __forceinline__ void make_tables(const ExpertParams& p, Tables& t, Work& w) {
+  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, pairs = p.rows * p.top_k;
+  for (int i = thread; i < 2 * kMoeExperts; i += blockDim.x) (&w.mask[0][0])[i] = 0;
+#pragma unroll 1
+  for (int r = warp; r < p.rows; r += blockDim.x / 32)
+    choose(p.logits + r * p.experts,
+           p.experts,
+           p.top_k,
+           p.over_chosen,
+           w.lists[warp],
+           t.weight + r * p.top_k,
+           w.chosen + r * p.top_k);
+  __syncthreads();
+#pragma unroll 1
+  for (int i = thread; i < pairs; i += blockDim.x) {
+    const int row = i / p.top_k;
+    atomicOr(&w.mask[row / 32][w.chosen[i]], 1u << row % 32);
+    if (blockIdx.x == 0) p.expert[i] = w.chosen[i], p.weight[i] = t.weight[i];
   }
-  if (threadIdx.x == 0) t.tasks = p.routing.tasks[0];
+  __syncthreads();
+  // Two experts a thread; pairs and tasks, side by side.
+  int own[2] = {}, sum = 0;
+  if (thread < 128) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int e = 2 * thread + i, count = __popc(w.mask[0][e]) + __popc(w.mask[1][e]);
+      own[i] = count << 16 | (count + kTaskPairs - 1) / kTaskPairs;
+    }
+    sum = own[0] + own[1];
+    for (int d = 1; d < 32; d *= 2) {
+      const int other = __shfl_up_sync(~0u, sum, d);
+      if (lane >= d) sum += other;
+    }
+    if (lane == 31) w.carry[warp] = sum;
+  }
+  __syncthreads();
+  if (thread < 128) {
+    int before = sum - own[0] - own[1];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (i < warp) before += w.carry[i];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int e = 2 * thread + i, task = before & 0xffff, tasks = own[i] & 0xffff;
+      w.begin[e] = before >> 16;
+#pragma unroll 1
+      for (int j = 0; j < tasks; ++j)
+        t.experts[task + j] = int16_t(e), t.first[task + j] = int16_t((before >> 16) + j * kTaskPairs);
+      before += own[i];
+    }
+    if (thread == 127) t.tasks = before & 0xffff, t.first[before & 0xffff] = int16_t(pairs);
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int i = thread; i < pairs; i += blockDim.x) {
+    const int e = w.chosen[i], row = i / p.top_k;
+    const uint32_t low = w.mask[0][e], high = w.mask[1][e], below = (1u << row % 32) - 1;
+    const int at = w.begin[e] + (row < 32 ? __popc(low & below) : __popc(low) + __popc(high & below));
+    t.pairs[at] = int16_t(i), t.rows[at] = int16_t(row);
+  }
+  __syncthreads();
 }
 
 // 16 bytes of each 64 of rows g and g + 8 of a tile, and the factors of its two blocks of k, for both halves.
@@ -81,21 +145,36 @@ template <bool kHeld>
 __global__ __launch_bounds__(kUpWarps * 32, 2) void up_kernel(const __grid_constant__ ExpertParams p) {
   extern __shared__ __align__(16) __half held_h[];  // [rows][k + kPad]
   __shared__ Tables tables;
-  __shared__ float sums[2][kUpWarps][16][kMoeTaskPairs + 1];
+  __shared__ union {
+    Work work;
+    float sums[2][kUpWarps][16][kTaskPairs + 1];
+  } shared;
+  auto& sums = shared.sums;
   const int warps = blockDim.x / 32, lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4,
             c = lane % 4;
   pdl_wait();
-  pdl_release();
-  read_tables(p, tables);
-  if (kHeld) {
-    const int quads = p.k / 8;
-    for (int i = threadIdx.x; i < p.rows * quads; i += blockDim.x)
-      copy16(uint32_t(__cvta_generic_to_shared(held_h + i / quads * (p.k + kPad) + i % quads * 8)),
-             p.h + i * 8,
-             true);
-    asm volatile("cp.async.commit_group;" ::: "memory");
+  // down_kernel may start once all blocks are here, and waits for the tables: not for those of the launch
+  // before.
+  if (blockIdx.x == 0) {
+    if (threadIdx.x == 0) *static_cast<volatile uint32_t*>(p.tables) = 0, __threadfence();
+    __syncthreads();
   }
-  __syncthreads();
+  pdl_release();
+  make_tables(p, tables, shared.work);
+  if (blockIdx.x == 0) {
+    for (int i = threadIdx.x; i < int(sizeof(Tables) / 4); i += blockDim.x)
+      p.tables[1 + i] = reinterpret_cast<const uint32_t*>(&tables)[i];
+    __syncthreads();
+    if (threadIdx.x == 0) asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(p.tables) : "memory");
+  }
+  if (kHeld) {
+#pragma unroll 1
+    for (int r = 0; r < p.rows; ++r)
+      for (int i = threadIdx.x * 8; i < p.k; i += blockDim.x * 8)
+        copy16(uint32_t(__cvta_generic_to_shared(held_h + r * (p.k + kPad) + i)),
+               p.h + int64_t(r) * p.k + i,
+               true);
+  }
   // Neighbouring tiles, which share activations, go to one block.
   const int per_task = p.inner / 8;
   const unsigned tiles = tables.tasks * per_task, from_tile = tiles * blockIdx.x / gridDim.x;
@@ -128,8 +207,8 @@ __global__ __launch_bounds__(kUpWarps * 32, 2) void up_kernel(const __grid_const
   load(held[0]), load(held[1]);
   if (kHeld) {
     asm volatile("cp.async.wait_all;" ::: "memory");
-    __syncthreads();
   }
+  __syncthreads();
   float all[4] = {};
   int parity = 0;
   const auto use = [&](Chunk& x) {
@@ -148,7 +227,7 @@ __global__ __launch_bounds__(kUpWarps * 32, 2) void up_kernel(const __grid_const
       const int m = i % 8, s = i / 8;
       float gate = 0, up = 0;
       for (int w = 0; w < warps; ++w) gate += to[w][m][s], up += to[w][8 + m][s];
-      const float silu = gate / (1 + expf(-gate));
+      const float silu = __fdividef(gate, 1 + __expf(-gate));
       p.product[int64_t(tables.pairs[from + s]) * p.inner + tile_row + m] = __float2half(silu * up * kShrink);
     }
   };
@@ -163,9 +242,15 @@ __global__ __launch_bounds__(kDownWarps * 32) void down_kernel(const __grid_cons
   __shared__ Tables tables;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
   const int first_row = blockIdx.x * 16, pieces = p.inner / 256;
-  // The routing was complete before up_kernel, which lets this one start only after its own wait: weights may
-  // be asked for ahead of pdl_wait.
-  read_tables(p, tables);
+  // up_kernel's first block has them long before the wait below ends: weights may be asked for ahead of it.
+  if (threadIdx.x == 0) {
+    uint32_t there;
+    do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(p.tables) : "memory");
+    while (there == 0);
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < int(sizeof(Tables) / 4); i += kDownWarps * 32)
+    reinterpret_cast<uint32_t*>(&tables)[i] = __ldcg(p.tables + 1 + i);
   __syncthreads();
   // Units are (task, piece), every kDownWarps-th is this warp's.
   const int tasks = tables.tasks, task_step = kDownWarps / pieces, piece_step = kDownWarps % pieces;
@@ -209,7 +294,7 @@ __global__ __launch_bounds__(kDownWarps * 32) void down_kernel(const __grid_cons
   const int j = threadIdx.x % 8, m = threadIdx.x / 8 % 16, row0 = threadIdx.x / 128;
   float weight = 0, residual = 0;
   if (row0 < p.rows) {
-    if (j < p.top_k) weight = p.routing.weight[row0 * p.top_k + j];
+    if (j < p.top_k) weight = tables.weight[row0 * p.top_k + j];
     residual = p.x[int64_t(row0) * p.k + first_row + m];
   }
   while (here.task < tasks) {
@@ -220,7 +305,7 @@ __global__ __launch_bounds__(kDownWarps * 32) void down_kernel(const __grid_cons
   for (int row = row0; row < p.rows; row += kDownWarps * 32 / 128) {
     const int64_t at = int64_t(row) * p.k + first_row + m;
     if (row != row0) {
-      weight = j < p.top_k ? p.routing.weight[row * p.top_k + j] : 0;
+      weight = j < p.top_k ? tables.weight[row * p.top_k + j] : 0;
       residual = p.x[at];
     }
     float sum = 0;
@@ -246,18 +331,19 @@ void start_up(const ExpertParams& p, Stream& stream) {
   }();
   int blocks = 0;
   SE_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, warps * 32, size_t(bytes)));
-  const int tiles = p.most_tasks * (p.inner / 8), most = processors * (blocks < 1 ? 1 : blocks);
-  launch(kernel, dim3(unsigned(tiles < most ? tiles : most)), warps * 32, bytes, stream.get(), p);
+  const int pairs = p.rows * p.top_k, tasks = (pairs < p.experts ? pairs : p.experts) + pairs / kTaskPairs;
+  const int tiles = tasks * (p.inner / 8), most = processors * (blocks < 1 ? 1 : blocks);
+  const int64_t processor = (blocks < 1 ? 1 : blocks) * int64_t(bytes + kUpStatic);
+  launch_clusters(
+      kernel, dim3(unsigned(tiles < most ? tiles : most)), 1, warps * 32, bytes, processor, stream.get(), p);
 }
 
 }  // namespace
 
-void moe_experts(const ExpertParams& params, Stream& stream) {
-  ExpertParams p = params;
-  p.most_tasks = moe_tasks(p.rows, p.experts, p.top_k);
+void moe_experts(const ExpertParams& p, Stream& stream) {
   const int down_bytes = p.rows * p.top_k * (p.inner / 256) * 16 * 4;
-  if (p.rows < 1 || p.rows > kMoeRows || p.top_k > kMoeChosen || p.experts > kMoeExperts ||
-      p.inner % 256 != 0 || p.k % 1024 != 0 || down_bytes > kMostShared) {
+  if (p.rows < 1 || p.rows > kMoeRows || p.top_k < 1 || p.top_k > kMoeChosen || p.top_k > p.experts ||
+      p.experts > kMoeExperts || p.inner % 256 != 0 || p.k % 1024 != 0 || down_bytes > kMostShared) {
     std::fprintf(
         stderr,
         "moe_experts: %d rows of %d, %d of %d experts of %d: expected at most %d rows of a multiple of "
@@ -278,7 +364,14 @@ void moe_experts(const ExpertParams& params, Stream& stream) {
   }();
   (void)once;
   p.rows*(p.k + kPad) * 2 <= kMostHeld ? start_up<true>(p, stream) : start_up<false>(p, stream);
-  launch(down_kernel, dim3(unsigned(p.k / 16)), kDownWarps * 32, down_bytes, stream.get(), p);
+  launch_clusters(down_kernel,
+                  dim3(unsigned(p.k / 16)),
+                  1,
+                  kDownWarps * 32,
+                  down_bytes,
+                  down_bytes + int64_t(sizeof(Tables)) + 1024,
+                  stream.get(),
+                  p);
 }
 
 }  // namespace se::cuda

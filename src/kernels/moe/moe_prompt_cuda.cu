@@ -25,9 +25,9 @@ struct OrderParams {
   MoeOrder out;
 };
 
-template <int kOwn>
 __global__ __launch_bounds__(kThreads) void choose_kernel(const __grid_constant__ OrderParams p) {
   __shared__ int counts[kMoeExperts];
+  __shared__ uint32_t lists[kWarps][64];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   for (int i = threadIdx.x; i < p.experts; i += kThreads) counts[i] = 0;
   pdl_wait();
@@ -37,12 +37,13 @@ __global__ __launch_bounds__(kThreads) void choose_kernel(const __grid_constant_
     const int row = blockIdx.x * kBlockRows + i;
     if (row >= p.rows) break;
     int32_t* chosen = p.out.expert + int64_t(row) * p.top_k;
-    choose<kOwn>(p.logits + int64_t(row) * p.experts,
-                 p.experts,
-                 p.top_k,
-                 p.over_chosen,
-                 p.out.weight + int64_t(row) * p.top_k,
-                 chosen);
+    choose(p.logits + int64_t(row) * p.experts,
+           p.experts,
+           p.top_k,
+           p.over_chosen,
+           lists[warp],
+           p.out.weight + int64_t(row) * p.top_k,
+           chosen);
     if (lane < p.top_k) atomicAdd(&counts[chosen[lane]], 1);
   }
   __syncthreads();
@@ -169,7 +170,7 @@ void moe_order(const float* logits,
   }
   const OrderParams p{logits, rows, experts, top_k, over_chosen, out};
   const dim3 grid(unsigned((rows + kBlockRows - 1) / kBlockRows));
-  launch(experts <= 128 ? choose_kernel<4> : choose_kernel<8>, grid, kThreads, 0, stream.get(), p);
+  launch(choose_kernel, grid, kThreads, 0, stream.get(), p);
   launch(place_kernel, grid, kThreads, 0, stream.get(), p);
 }
 

@@ -1,146 +1,147 @@
-// A cluster of 8 blocks computes the logits of one row, a warp takes every 128th expert; its first block
-// chooses for the row, and the last of these blocks to finish makes the lists. Gate weights are on their way
-// before the kernel waits for its predecessor.
+// A block computes kExperts logits of kRows rows. Gate weights and the norm's are on their way before the
+// kernel waits for its predecessor. The factor 1 / rms comes out of the sum, so that squares and products are
+// added up together: one barrier.
 #include <cstdio>
 #include <cstdlib>
 
 #include "device/cuda/launch.h"
 #include "device/cuda/mma.cuh"
-#include "device/cuda/rows.cuh"
 #include "device/cuda/stream.h"
-#include "kernels/moe/choose_cuda.cuh"
 #include "kernels/moe/moe_cuda.h"
 
 namespace se::cuda {
 namespace {
 
-constexpr int kBlocks = 8, kWarps = 16, kThreads = kWarps * 32, kStride = kBlocks * kWarps, kMostLoads = 16;
+constexpr int kWarps = 8, kThreads = kWarps * 32, kMostLoads = 2;  // 8 channels a load
 
-// Tasks in ascending order of experts, with their pairs; thread e looks after expert e.
-__device__ void list(const RouteParams& p, const int32_t* chosen, int* carry) {
-  const int pairs = p.rows * p.top_k, e = threadIdx.x, lane = e % 32, warp = e / 32;
-  int count = 0;
-  for (int i = 0; i < pairs; ++i) count += chosen[i] == e;
-  const int own = count << 16 | (count + kMoeTaskPairs - 1) / kMoeTaskPairs;  // pairs and tasks, side by side
-  int sum = own;
-  for (int d = 1; d < 32; d *= 2) {
-    const int other = __shfl_up_sync(~0u, sum, d);
-    if (lane >= d) sum += other;
-  }
-  if (lane == 31) carry[warp] = sum;
-  __syncthreads();
-  int before = sum - own, all = 0;
-  for (int w = 0; w < kWarps; ++w) {
-    if (w < warp) before += carry[w];
-    all += carry[w];
-  }
-  if (e == 0) p.out.tasks[0] = all & 0xffff, p.out.first[all & 0xffff] = pairs;
-  int at = before >> 16;
-  for (int t = 0; t < (own & 0xffff); ++t) {
-    p.out.tasks[1 + (before & 0xffff) + t] = e;
-    p.out.first[(before & 0xffff) + t] = at + t * kMoeTaskPairs;
-  }
-  const int tasks = all & 0xffff;
-  for (int t = tasks + e; t < min(pairs, p.experts) + pairs / kMoeTaskPairs; t += kThreads)
-    p.out.tasks[1 + t] = 0, p.out.first[1 + t] = pairs;  // no such tasks
-  for (int i = 0; i < pairs && count > 0; ++i)
-    if (chosen[i] == e) p.out.pairs[at++] = i;
-}
-
-template <int kLoads, int kMany>
+template <int kExperts, int kRows, int kLoads>
 __global__ __launch_bounds__(kThreads) void route_kernel(const __grid_constant__ RouteParams p) {
-  __shared__ __align__(16) float h[kLoads * 256];
-  __shared__ float sums[kWarps], logits[kMoeExperts];
-  __shared__ int32_t chosen[kMoeRows * kMoeChosen];
-  __shared__ int carry[kWarps];
-  __shared__ bool last_one;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = blockIdx.y;
-  const int expert = blockIdx.x * kWarps + warp, loads = p.k / 256;
-  cluster_arrive();
-  uint4 w[kMany][kLoads];
-  const auto load = [&](int e) {
-    const char* gate =
-        static_cast<const char*>(p.gate) + int64_t(min(expert + e * kStride, p.experts - 1)) * p.k * 2;
+  constexpr int kSums = kExperts + 1;  // the last: squares
+  __shared__ float sums[kWarps][kRows][kSums];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int first = blockIdx.x * kExperts, first_row = blockIdx.y * kRows;
+  uint4 w[kExperts][kLoads];
+  float norm[kLoads][8];
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i)
-      if (i < loads) w[e][i] = stream16(gate + (i * 32 + lane) * 16);
-  };
+  for (int i = 0; i < kLoads; ++i) {
+    const int at = (i * kThreads + threadIdx.x) * 8;
+    if (at >= p.k) continue;
 #pragma unroll
-  for (int e = 0; e < kMany; ++e) load(e);
+    for (int e = 0; e < kExperts; ++e)
+      w[e][i] = stream16(static_cast<const char*>(p.gate) +
+                         (int64_t(min(first + e, p.experts - 1)) * p.k + at) * 2);
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+      *reinterpret_cast<float4*>(norm[i] + 4 * j) = __ldg(reinterpret_cast<const float4*>(p.norm + at) + j);
+  }
   pdl_wait();
   pdl_release();
-  take_rows<1>(p.x, p.k, row, p.rows, p.norm, p.eps, sums, [&](int, int at, const float4& v) {
-    *reinterpret_cast<float4*>(h + at) = v;
-    if (blockIdx.x == 0)
-      *reinterpret_cast<uint2*>(p.h + int64_t(row) * p.k + at) = {pack(v.x, v.y, __half()),
-                                                                  pack(v.z, v.w, __half())};
-  });
-  __syncthreads();
-  cluster_wait();
+  float x[kRows][kLoads][8];
 #pragma unroll
-  for (int e = 0; e < kMany; ++e) {
-    float dot = 0;
+  for (int r = 0; r < kRows; ++r)
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
-      if (i >= loads) break;
-      const uint4& x = w[e][i];
-      const float4 a = *reinterpret_cast<const float4*>(h + (i * 32 + lane) * 8);
-      const float4 b = *reinterpret_cast<const float4*>(h + (i * 32 + lane) * 8 + 4);
-      const float2 w0 = unpack(x.x, __nv_bfloat16()), w1 = unpack(x.y, __nv_bfloat16());
-      const float2 w2 = unpack(x.z, __nv_bfloat16()), w3 = unpack(x.w, __nv_bfloat16());
-      dot += (a.x * w0.x + a.y * w0.y + a.z * w1.x + a.w * w1.y) +
-             (b.x * w2.x + b.y * w2.y + b.z * w3.x + b.w * w3.y);
+      const int at = (i * kThreads + threadIdx.x) * 8;
+      if (at >= p.k) continue;
+      const float* from = p.x + int64_t(min(first_row + r, p.rows - 1)) * p.k + at;
+#pragma unroll
+      for (int j = 0; j < 2; ++j)
+        *reinterpret_cast<float4*>(x[r][i] + 4 * j) = *reinterpret_cast<const float4*>(from + 4 * j);
     }
-    for (int d = 16; d > 0; d /= 2) dot += __shfl_xor_sync(~0u, dot, d);
-    if (lane == 0 && expert + e * kStride < p.experts) store_in_block(logits + expert + e * kStride, 0, dot);
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    float sum[kSums] = {};  // every addition is spelt out: the same bits for any kExperts and kRows
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      if ((i * kThreads + int(threadIdx.x)) * 8 >= p.k) continue;
+      float v[8];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        v[j] = __fmul_rn(x[r][i][j], norm[i][j]);
+        sum[kExperts] = __fmaf_rn(x[r][i][j], x[r][i][j], sum[kExperts]);
+      }
+#pragma unroll
+      for (int e = 0; e < kExperts; ++e) {
+        const uint32_t both[4] = {w[e][i].x, w[e][i].y, w[e][i].z, w[e][i].w};
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const float2 two = unpack(both[j], __nv_bfloat16());
+          sum[e] = __fmaf_rn(v[2 * j + 1], two.y, __fmaf_rn(v[2 * j], two.x, sum[e]));
+        }
+      }
+    }
+#pragma unroll
+    for (int s = 0; s < kSums; ++s) {
+      for (int d = 16; d > 0; d /= 2) sum[s] += __shfl_xor_sync(~0u, sum[s], d);
+      if (lane == 0) sums[warp][r][s] = sum[s];
+    }
   }
-  cluster_arrive();
-  cluster_wait();
-  if (blockIdx.x > 0) return;
-  if (p.logits)
-    for (int i = threadIdx.x; i < p.experts; i += kThreads) p.logits[row * p.experts + i] = logits[i];
-  if (warp == 0)
-    choose<kMany * 4>(logits, p.experts, p.top_k, p.over_chosen, p.out.weight + row * p.top_k, chosen);
-  if (warp == 0 && lane < p.top_k) p.out.expert[row * p.top_k + lane] = chosen[lane];
   __syncthreads();
-  if (p.rows > 1) {
-    if (threadIdx.x == 0) {
-      int before;
-      asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(p.ready) : "memory");
-      last_one = before == p.rows - 1;
-      if (last_one) *p.ready = 0;
-    }
-    __syncthreads();
-    if (!last_one) return;
-    for (int i = threadIdx.x; i < p.rows * p.top_k; i += kThreads) chosen[i] = __ldcg(p.out.expert + i);
-    __syncthreads();
+  const float share = __frcp_rn(float(p.k));
+  const auto factor = [&](int r) {
+    float squares = 0;
+#pragma unroll
+    for (int i = 0; i < kWarps; ++i) squares += sums[i][r][kExperts];
+    return rsqrtf(__fmaf_rn(squares, share, p.eps));
+  };
+  if (threadIdx.x < kExperts * kRows) {
+    const int e = threadIdx.x % kExperts, r = threadIdx.x / kExperts;
+    float dot = 0;
+#pragma unroll
+    for (int i = 0; i < kWarps; ++i) dot += sums[i][r][e];
+    if (first + e < p.experts && first_row + r < p.rows)
+      p.logits[int64_t(first_row + r) * p.experts + first + e] = dot * factor(r);
   }
-  list(p, chosen, carry);
+  // Each block of a row writes its share of h.
+  const int own = (p.k / 8 + gridDim.x - 1) / gridDim.x;
+#pragma unroll
+  for (int i = 0; i < kLoads; ++i) {
+    const int octet = i * kThreads + threadIdx.x;
+    if (octet / own != int(blockIdx.x) || octet * 8 >= p.k) continue;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (first_row + r >= p.rows) break;
+      const float f = factor(r);
+      uint32_t out[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        out[j] =
+            pack(x[r][i][2 * j] * f * norm[i][2 * j], x[r][i][2 * j + 1] * f * norm[i][2 * j + 1], __half());
+      *reinterpret_cast<uint4*>(p.h + int64_t(first_row + r) * p.k + octet * 8) = {
+          out[0], out[1], out[2], out[3]};
+    }
+  }
+}
+
+template <int kExperts, int kRows>
+void start(const RouteParams& p, Stream& stream) {
+  const auto up = [](int a, int b) { return unsigned((a + b - 1) / b); };
+  launch(p.k <= kThreads * 8 ? route_kernel<kExperts, kRows, 1> : route_kernel<kExperts, kRows, kMostLoads>,
+         dim3(up(p.experts, kExperts), up(p.rows, kRows)),
+         kThreads,
+         0,
+         stream.get(),
+         p);
 }
 
 }  // namespace
 
 void moe_route(const RouteParams& p, Stream& stream) {
-  if (p.rows < 1 || p.rows > kMoeRows || p.experts < 1 || p.experts > kMoeExperts || p.top_k < 1 ||
-      p.top_k > kMoeChosen || p.top_k > p.experts || p.k % 256 != 0 || p.k > kMostLoads * 256) {
+  if (p.rows < 1 || p.rows > kMoeRows || p.experts < 1 || p.experts > kMoeExperts || p.k < 8 ||
+      p.k % 8 != 0 || p.k > kMostLoads * kThreads * 8) {
     std::fprintf(
         stderr,
-        "moe_route: %d rows of %d, %d of %d experts: expected at most %d rows of a multiple of 256 up to "
-        "%d, %d of %d experts\n",
+        "moe_route: %d rows of %d, %d experts: expected at most %d rows of a multiple of 8 up to %d, "
+        "%d experts\n",
         p.rows,
         p.k,
-        p.top_k,
         p.experts,
         kMoeRows,
-        kMostLoads * 256,
-        kMoeChosen,
+        kMostLoads * kThreads * 8,
         kMoeExperts);
     std::abort();
   }
-  void (*const kernel)(RouteParams) = p.k <= 2048
-                                          ? (p.experts <= 128 ? route_kernel<8, 1> : route_kernel<8, 2>)
-                                          : (p.experts <= 128 ? route_kernel<16, 1> : route_kernel<16, 2>);
-  launch_clusters(kernel, dim3(kBlocks, unsigned(p.rows)), kBlocks, kThreads, 0, stream.get(), p);
+  p.rows <= 8 ? start<2, 1>(p, stream) : start<4, 4>(p, stream);
 }
 
 }  // namespace se::cuda
