@@ -20,10 +20,10 @@ TEST(Checkpoint, FillsEveryPart) {
   w.set("tokenizer.ggml.eom_token_id", uint32_t(kTinyEndOfText));
   const TempFile file(w.bytes());
   int64_t done = 0, total = 0;
-  auto loaded = load_checkpoint(file.path(), {[&](int64_t d, int64_t t) {
-                                  EXPECT_GT(d, done);
-                                  done = d, total = t;
-                                }});
+  auto loaded = load_checkpoint(file.path(), {.threads = 2, .report = [&](int64_t d, int64_t t) {
+                                                EXPECT_GT(d, done);
+                                                done = d, total = t;
+                                              }});
   ASSERT_TRUE(loaded.ok()) << loaded.status().message();
   EXPECT_GT(total, 0);
   EXPECT_EQ(done, total);
