@@ -389,7 +389,8 @@ void attend(const AttendArgs& args, const KeySource& source, Stream& stream) {
   for_each_item(pass, [&](const Item& item) {
     if (item.partial >= 0 && item.kv_head == 0) n_splits += item.splits;
   });
-  pass.together = std::clamp<int64_t>(n_splits / (kShares * pass.threads), 1, kMostSplits);
+  pass.together = std::clamp<int64_t>(
+      n_splits / (kShares * pass.threads), std::clamp<int64_t>(n_splits / pass.threads, 1, 2), kMostSplits);
   for_each_item(pass, [&](const Item& item) {
     ++n_items;
     n_tiles += item.partial >= 0 && item.split == item.first;

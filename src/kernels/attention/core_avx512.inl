@@ -17,21 +17,26 @@ static_assert(kKeyBlock == 32);
 
 // The next `lines` lines of what lies ahead. Non-temporal: a step reads them once, and the outer caches keep
 // what they hold of the weights.
-inline void fetch(Ahead* ahead, int lines) {
-  if (!ahead || ahead->at >= ahead->n) return;
-  Ahead& a = *ahead;
-  const char* from = a.begin[a.at];
-  if (from + int64_t(lines) * 64 < a.end[a.at]) {  // nearly always
-    for (int i = 0; i < lines; ++i) _mm_prefetch(from + i * 64, _MM_HINT_NTA);
-    a.begin[a.at] = from + int64_t(lines) * 64;
-    return;
-  }
+__attribute__((noinline)) void fetch_across(Ahead& a, int lines) {
   while (lines > 0 && a.at < a.n) {
     const char* p = a.begin[a.at];
     for (; lines > 0 && p < a.end[a.at]; p += 64, --lines) _mm_prefetch(p, _MM_HINT_NTA);
     a.begin[a.at] = p;
     if (p >= a.end[a.at]) ++a.at;
   }
+}
+inline void fetch(Ahead* ahead, int lines) {
+  if (!ahead || ahead->at >= ahead->n) return;
+  const char* from = ahead->begin[ahead->at];
+  if (from + int64_t(lines) * 64 >= ahead->end[ahead->at]) return fetch_across(*ahead, lines);
+  for (int i = 0; i < lines; ++i) _mm_prefetch(from + i * 64, _MM_HINT_NTA);
+  ahead->begin[ahead->at] = from + int64_t(lines) * 64;
+}
+
+// In a register: as an operand of each product GCC would load it for each.
+inline F16 once(F16 x) {
+  asm("" : "+v"(x));
+  return x;
 }
 
 template <auto kType>
@@ -319,7 +324,7 @@ inline void sum_values(float* acc,
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      const F16 w = set16(weights[r * kKeyBlock + j]);
+      const F16 w = once(set16(weights[r * kKeyBlock + j]));
 #pragma GCC unroll 8
       for (int v = 0; v < kVecs; ++v) sum[r][v] = _mm512_fmadd_ps(w, x[v], sum[r][v]);
     }
