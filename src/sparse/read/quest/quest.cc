@@ -12,8 +12,10 @@ namespace se {
 namespace quest {
 namespace {
 
-enum : int { kLo, kHi };        // components
-constexpr int64_t kBlock = 64;  // units that one work item scores
+enum : int { kLo, kHi };  // components
+// Units that one work item scores: a few items a thread, and no fewer than are worth one. What is asked for
+// early ends with the item.
+constexpr int64_t kShares = 4, kLeastUnits = 64, kMostUnits = 512;
 // One row at work. Its stored units: `full` ones, which have bounds, then perhaps one that is not full yet.
 struct Row {
   int64_t row = 0, full = 0, rest = 0,
@@ -175,14 +177,18 @@ class Quest final : public Reader {
       r.query = s.scratch.take<float>(heads * split_floats(dim)).data();
       const int64_t token = s.rows.q_start.ptr<int32_t>()[r.row];
       split_query(mean ? mean_query(x.q, token, s.scratch) : x.q.at<float>(token), dim, heads, dim, r.query);
-      n += (r.full + kBlock - 1) / kBlock;
+      n += r.full;
     }
     if (n == 0) return;
+    const int64_t each =
+        std::clamp((n - 1) / (kShares * s.stream.pool().threads()) + 1, kLeastUnits, kMostUnits);
+    n = 0;
+    for (const Row& r : rows) n += r.scored ? (r.full + each - 1) / each : 0;
     const std::span<Work> work = s.scratch.take<Work>(n);
     n = 0;
     for (const Row& r : rows) {
-      for (int64_t u = 0; r.scored && u < r.full; u += kBlock)
-        work[size_t(n++)] = {&r, u, std::min(r.full, u + kBlock)};
+      for (int64_t u = 0; r.scored && u < r.full; u += each)
+        work[size_t(n++)] = {&r, u, std::min(r.full, u + each)};
     }
 
     const TensorView lo = s.kv.plane(*this, layer, kLo), hi = s.kv.plane(*this, layer, kHi);
@@ -209,7 +215,7 @@ class Quest final : public Reader {
       const int64_t* runs = table.runs.ptr<int64_t>() + table.start.ptr<int64_t>()[r.row];
       const int64_t offset = table.offset.ptr<int64_t>()[r.row];
       const int64_t begin = work[size_t(w)].begin, end = work[size_t(w)].end;
-      UnitBounds units[kBlock];
+      UnitBounds units[kMostUnits];
       for (int64_t u = begin; u < end; ++u) {
         const int64_t id = (run_slot(runs[places.entry(u)]) + offset) >> places.page;
         units[u - begin] = {b.lo.at<char>(id, places.item(u)), second.at<char>(id, places.item(u))};
