@@ -126,7 +126,9 @@ void linear_checks(Bench& b) {
                           Case{512, 2048, 9, fp8, false, true},
                           Case{200, 512, 17, fp8, false, false},
                           Case{5120, 2048, 48, fp8, false, false},
-                          Case{333, 1280, 64, fp8, false, true}}) {
+                          Case{333, 1280, 64, fp8, false, true},
+                          Case{65600, 512, 48, fp8, false, true},
+                          Case{66007, 256, 13, fp8, false, false}}) {
       Linear l(c, b);
       l.enqueue(b);
       b.stream().synchronize();

@@ -392,5 +392,94 @@ __device__ __forceinline__ void wgmma_24_turned(float (&d)[12], uint64_t a, uint
         "+f"(d[11])
       : "l"(a), "l"(b), "r"(add));
 }
+// A from registers, both with k contiguous: kN columns (16, 48), halves or BF16. The registers of A must stay
+// as they are until the wait: hand them to wgmma_keep behind it.
+template <int kN, bool kHalves>
+__device__ __forceinline__ void wgmma_rows(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b, int add) {
+  static_assert(kN == 16 || kN == 48);
+  if constexpr (kN == 16 && kHalves)
+    asm volatile(
+        "{ .reg .pred p; setp.ne.b32 p, %13, 0; "
+        "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7"
+        "}, {%8, %9, %10, %11}, %12, p, 1, 1, 0; }"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+  if constexpr (kN == 16 && !kHalves)
+    asm volatile(
+        "{ .reg .pred p; setp.ne.b32 p, %13, 0; "
+        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7"
+        "}, {%8, %9, %10, %11}, %12, p, 1, 1, 0; }"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+  if constexpr (kN == 48 && kHalves)
+    asm volatile(
+        "{ .reg .pred p; setp.ne.b32 p, %29, 0; "
+        "wgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
+        "%22, %23"
+        "}, {%24, %25, %26, %27}, %28, p, 1, 1, 0; }"
+        : "+f"(d[0]),
+          "+f"(d[1]),
+          "+f"(d[2]),
+          "+f"(d[3]),
+          "+f"(d[4]),
+          "+f"(d[5]),
+          "+f"(d[6]),
+          "+f"(d[7]),
+          "+f"(d[8]),
+          "+f"(d[9]),
+          "+f"(d[10]),
+          "+f"(d[11]),
+          "+f"(d[12]),
+          "+f"(d[13]),
+          "+f"(d[14]),
+          "+f"(d[15]),
+          "+f"(d[16]),
+          "+f"(d[17]),
+          "+f"(d[18]),
+          "+f"(d[19]),
+          "+f"(d[20]),
+          "+f"(d[21]),
+          "+f"(d[22]),
+          "+f"(d[23])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+  if constexpr (kN == 48 && !kHalves)
+    asm volatile(
+        "{ .reg .pred p; setp.ne.b32 p, %29, 0; "
+        "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
+        "%22, %23"
+        "}, {%24, %25, %26, %27}, %28, p, 1, 1, 0; }"
+        : "+f"(d[0]),
+          "+f"(d[1]),
+          "+f"(d[2]),
+          "+f"(d[3]),
+          "+f"(d[4]),
+          "+f"(d[5]),
+          "+f"(d[6]),
+          "+f"(d[7]),
+          "+f"(d[8]),
+          "+f"(d[9]),
+          "+f"(d[10]),
+          "+f"(d[11]),
+          "+f"(d[12]),
+          "+f"(d[13]),
+          "+f"(d[14]),
+          "+f"(d[15]),
+          "+f"(d[16]),
+          "+f"(d[17]),
+          "+f"(d[18]),
+          "+f"(d[19]),
+          "+f"(d[20]),
+          "+f"(d[21]),
+          "+f"(d[22]),
+          "+f"(d[23])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+__device__ __forceinline__ void wgmma_keep(uint32_t (&a)[4]) {
+  asm volatile("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3])::"memory");
+}
 
 }  // namespace se::cuda

@@ -1,9 +1,6 @@
 // Weights go from memory straight into the A operand: a lane reads 16 contiguous bytes of a row, and the
 // activations are read in the same permuted order of k. Two chunks are on their way ahead of the one in use,
-// across tiles too.
-//
-// Shared: a block takes a tile of 16 kTall rows of w at a time and its warps share out k. Alone: each warp
-// takes tiles of its own, for many rows of w: no barrier, no sum over warps.
+// across tiles too. A block takes a tile of 16 kTall rows of w at a time and its warps share out k.
 #include <cstdio>
 #include <cstdlib>
 
@@ -11,7 +8,7 @@
 #include "device/cuda/mma.cuh"
 #include "device/cuda/rows.cuh"
 #include "device/cuda/stream.h"
-#include "kernels/linear/skinny_cuda.h"
+#include "kernels/linear/skinny_long_cuda.h"
 
 namespace se::cuda {
 namespace {
@@ -22,7 +19,6 @@ enum Input {
   kOneRow,  // f32, one row
   kPairs,   // f32, up to 8 rows: rounded two at a time (fewer registers: long w)
   kFloats,  // f32, up to 8 rows, four at a time: rounded into shared memory, normalised on the way if wanted
-  kHeld,    // 16 bits, all rows into shared memory
   kThere    // 16 bits, read where they are
 };
 
@@ -34,13 +30,13 @@ struct Config {
   static constexpr int kChunk = 4 * kElements * kLoads;               // k of a chunk
   static constexpr int kPieces = !kFp8 && kInput <= kFloats ? 2 : 1;  // 16-bit pieces of an activation
   static constexpr int kM = 16 * kTall, kN = 8 * kWide;
-  static int64_t shared_bytes(int k, int rows, int warps, bool alone) {
-    const int64_t sums = alone ? 0 : 2 * int64_t(warps) * kM * (kN + 1) * 4;
+  static int64_t shared_bytes(int k, int rows, int warps) {
+    const int64_t sums = 2 * int64_t(warps) * kM * (kN + 1) * 4;
     return sums + (kInput == kThere ? 0 : int64_t(kPieces) * rows * (k + kPad) * 2);
   }
 };
 
-template <bool kFp8, int kWide, int kTall, Input kInput, bool kAlone>
+template <bool kFp8, int kWide, int kTall, Input kInput>
 __global__ __launch_bounds__(kMostWarps * 32, kInput <= kFloats ? 2 : 1) void skinny_kernel(
     const __grid_constant__ SkinnyParams p, int chunks) {
   using C = Config<kFp8, kWide, kTall, kInput>;
@@ -51,14 +47,14 @@ __global__ __launch_bounds__(kMostWarps * 32, kInput <= kFloats ? 2 : 1) void sk
   const int warps = blockDim.x / 32, lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4,
             c = lane % 4;
   const int half = warps * kM * (kN + 1);
-  uint16_t* xs = reinterpret_cast<uint16_t*>(shared + (kAlone ? 0 : half * 8));  // [pieces][rows][k + pad]
+  uint16_t* xs = reinterpret_cast<uint16_t*>(shared + half * 8);  // [pieces][rows][k + pad]
   const int64_t row_bytes = int64_t(p.k) * (kFp8 ? 1 : 2), pitch = p.k + kPad;
   // Where a warp reads next: rows from `row` on, chunk `chunk` of k, the i-th that it takes of this tile.
   struct Cursor {
     int row, chunk, i = 0;
   };
-  const int stride = (kAlone ? gridDim.x * warps : gridDim.x) * kM, chunk_step = kAlone ? 1 : warps;
-  const Cursor begin{int(kAlone ? blockIdx.x * warps + warp : blockIdx.x) * kM, kAlone ? 0 : warp};
+  const int stride = gridDim.x * kM, chunk_step = warps;
+  const Cursor begin{int(blockIdx.x) * kM, warp};
   const auto advance = [&](Cursor& x) {
     x.chunk += chunk_step;
     if (++x.i == chunks) x.i = 0, x.chunk = begin.chunk, x.row += stride;
@@ -105,16 +101,6 @@ __global__ __launch_bounds__(kMostWarps * 32, kInput <= kFloats ? 2 : 1) void sk
       __syncthreads();
     }
   }
-  if constexpr (kInput == kHeld) {
-    const int quads = p.k / 8;
-    for (int i = threadIdx.x; i < p.rows * quads; i += blockDim.x) {
-      const uint32_t to = uint32_t(__cvta_generic_to_shared(xs + (i / quads) * pitch + i % quads * 8));
-      copy16(to, static_cast<const uint16_t*>(p.x16) + int64_t(i) * 8, true);
-    }
-    asm volatile("cp.async.wait_all;" ::: "memory");
-    __syncthreads();
-  }
-
   float all[kTall][kWide][4] = {};
   int parity = 0;
   const auto use = [&](Chunk& x) {
@@ -167,20 +153,6 @@ __global__ __launch_bounds__(kMostWarps * 32, kInput <= kFloats ? 2 : 1) void sk
     }
     load(x);
     if (here.i != 0) return;  // the tile goes on
-    if constexpr (kAlone) {
-#pragma unroll
-      for (int m = 0; m < kTall; ++m)
-#pragma unroll
-        for (int n = 0; n < kWide; ++n)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const int o = begin + m * 16 + i / 2 * 8 + g, r = n * 8 + 2 * c + i % 2;
-            const int64_t at = int64_t(r) * p.n + o;
-            if (o < p.n && r < p.rows) p.y[at] = (p.residual ? p.residual[at] : 0) + all[m][n][i];
-            all[m][n][i] = 0;
-          }
-      return;
-    }
     float* to = sums + parity * half;
     parity ^= 1;
 #pragma unroll
@@ -221,13 +193,13 @@ __global__ __launch_bounds__(kMostWarps * 32, kInput <= kFloats ? 2 : 1) void sk
   std::abort();
 }
 
-template <bool kFp8, int kWide, int kTall, Input kInput, bool kAlone>
+template <bool kFp8, int kWide, int kTall, Input kInput>
 void start(const SkinnyParams& p, Stream& stream) {
   using C = Config<kFp8, kWide, kTall, kInput>;
-  const auto kernel = skinny_kernel<kFp8, kWide, kTall, kInput, kAlone>;
+  const auto kernel = skinny_kernel<kFp8, kWide, kTall, kInput>;
   int warps = kMostWarps;
-  while (!kAlone && p.k / C::kChunk % warps != 0) --warps;
-  const int64_t bytes = C::shared_bytes(p.k, p.rows, warps, kAlone);
+  while (p.k / C::kChunk % warps != 0) --warps;
+  const int64_t bytes = C::shared_bytes(p.k, p.rows, warps);
   if (bytes > kMostShared) wrong(p);
   static const int processors = [kernel] {
     int device = 0, n = 0;
@@ -239,37 +211,29 @@ void start(const SkinnyParams& p, Stream& stream) {
   int blocks = 0;
   SE_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, warps * 32, size_t(bytes)));
   const int tiles = (p.n + C::kM - 1) / C::kM, most = processors * (blocks < 1 ? 1 : blocks);
-  const int wanted = kAlone ? (tiles + warps - 1) / warps : tiles;
   launch_clusters(kernel,
-                  dim3(unsigned(wanted < most ? wanted : most)),
+                  dim3(unsigned(tiles < most ? tiles : most)),
                   1,
                   warps * 32,
                   bytes,
                   (blocks < 1 ? 1 : blocks) * (bytes + 1024),
                   stream.get(),
                   p,
-                  p.k / C::kChunk / (kAlone ? 1 : warps));
-}
-
-template <bool kFp8, int kWide>
-void start_wide(const SkinnyParams& p, Stream& stream) {
-  using C = Config<kFp8, kWide, 2, kHeld>;
-  const bool fits = C::shared_bytes(p.k, p.rows, kMostWarps, true) <= kMostShared;
-  if (fits && p.n >= kLong) return start<kFp8, kWide, 2, kHeld, true>(p, stream);
-  start<kFp8, kWide, 2, kThere, false>(p, stream);
+                  p.k / C::kChunk / warps);
 }
 
 template <bool kFp8>
 void choose(const SkinnyParams& p, Stream& stream) {
-  if (p.x && p.rows == 1) return start<kFp8, 1, 1, kOneRow, false>(p, stream);
-  if (p.x && p.rows <= 8 && p.n >= kLong) return start<kFp8, 1, 1, kPairs, false>(p, stream);
-  if (p.x && p.rows <= 8) return start<kFp8, 1, 1, kFloats, false>(p, stream);
+  if (p.x && p.rows == 1) return start<kFp8, 1, 1, kOneRow>(p, stream);
+  if (p.x && p.rows <= 8 && p.n >= kLong) return start<kFp8, 1, 1, kPairs>(p, stream);
+  if (p.x && p.rows <= 8) return start<kFp8, 1, 1, kFloats>(p, stream);
   if (!p.x16) wrong(p);
-  if (p.rows <= 8) return start<kFp8, 1, 1, kThere, false>(p, stream);
-  if (p.rows <= 16) return start_wide<kFp8, 2>(p, stream);
-  if (p.rows <= 32) return start_wide<kFp8, 4>(p, stream);
-  if (p.rows <= 48) return start_wide<kFp8, 6>(p, stream);
-  start_wide<kFp8, 8>(p, stream);
+  if (p.rows <= 8) return start<kFp8, 1, 1, kThere>(p, stream);
+  if (skinny_long_takes(p)) return skinny_long(p, stream);
+  if (p.rows <= 16) return start<kFp8, 2, 2, kThere>(p, stream);
+  if (p.rows <= 32) return start<kFp8, 4, 2, kThere>(p, stream);
+  if (p.rows <= 48) return start<kFp8, 6, 2, kThere>(p, stream);
+  start<kFp8, 8, 2, kThere>(p, stream);
 }
 
 }  // namespace
