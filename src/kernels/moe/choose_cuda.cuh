@@ -16,20 +16,15 @@ __device__ __forceinline__ float logit_of(uint32_t key) {
   return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-// The top_k greatest of a row's logits, best first, ties to the lower expert, and their weights, by one warp.
-// Both: [top_k], in shared or device memory; no expert twice, whatever the logits. `list`: 64 words of shared
-// memory of the warp's own.
+// The top_k greatest of a row's logits, best first, ties to the lower expert, by one warp: chosen[top_k], in
+// shared or device memory; no expert twice, whatever the logits. `list`: 64 words of shared memory of the
+// warp's own.
 //
 // Latency is what counts: shuffles that do not depend on one another, and few instructions, for they are read
 // from memory like anything else. What reaches the top_k-th best of the lanes' best keys is a short list that
 // holds the top_k; they are ranked in it one by one.
-__device__ __forceinline__ void choose(const float* logits,
-                                       int experts,
-                                       int top_k,
-                                       bool over_chosen,
-                                       uint32_t* list,
-                                       float* weight,
-                                       int32_t* chosen) {
+__device__ __forceinline__ void choose(
+    const float* logits, int experts, int top_k, uint32_t* list, int32_t* chosen) {
   constexpr int kOwn = kMoeExperts / 32;  // expert lane + 32 i
   const int lane = threadIdx.x % 32;
   uint32_t own[kOwn], top = 0;
@@ -59,7 +54,7 @@ __device__ __forceinline__ void choose(const float* logits,
     all += __popc(here);
   }
   __syncwarp();
-  uint32_t key = lane < all ? list[lane] : 0;
+  const uint32_t key = lane < all ? list[lane] : 0;
   int expert = lane < all ? int(list[32 + lane]) : 0, place = lane;
   if (all <= 32) {
     place = rank(key, all);
@@ -79,34 +74,31 @@ __device__ __forceinline__ void choose(const float* logits,
 #pragma unroll
       for (int i = 0; i < kOwn; ++i)
         if (lane + 32 * i == int(at)) own[i] = 0;
-      if (lane == j) key = most, expert = int(at);
+      if (lane == j) expert = int(at);
     }
   }
-  const bool mine = place < top_k;
-  if (mine) chosen[place] = expert;
-  const unsigned best = __ballot_sync(~0u, place == 0);
-  const float most = logit_of(__shfl_sync(~0u, key, __ffs(int(best)) - 1));
-  const float w = mine ? expf(logit_of(key) - most) : 0;
+  if (place < top_k) chosen[place] = expert;
   __syncwarp();
-  // In the order of places, so that the sum does not depend on where the chosen were found.
-  if (mine) list[place] = __float_as_uint(w);
-  __syncwarp();
-  float sum = lane < top_k ? __uint_as_float(list[lane]) : 0;
+}
+
+// Their weights, by one warp: softmax over the chosen, or over all.
+__device__ __forceinline__ void weigh(
+    const float* logits, int experts, int top_k, bool over_chosen, const int32_t* chosen, float* weight) {
+  const int lane = threadIdx.x % 32;
+  const int mine = lane < top_k ? chosen[lane] : -1;
+  const float logit = mine >= 0 ? logits[mine] : 0, most = __shfl_sync(~0u, logit, 0);
+  const float w = mine >= 0 ? expf(logit - most) : 0;
+  float sum = w;
   if (!over_chosen) {
-    __syncwarp();
-    if (mine) list[32 + place] = uint32_t(expert);
-    __syncwarp();
 #pragma unroll 1
-    for (int i = 0; i < kOwn; ++i) {
-      bool taken = lane + 32 * i >= experts;
-#pragma unroll 1
-      for (int j = 0; j < top_k; ++j) taken |= int(list[32 + j]) == lane + 32 * i;
-      if (!taken) sum += expf(logits[lane + 32 * i] - most);
+    for (int base = 0; base < experts; base += 32) {
+      bool other = base + lane < experts;
+      for (int j = 0; j < top_k; ++j) other &= __shfl_sync(~0u, mine, j) != base + lane;
+      if (other) sum += expf(logits[base + lane] - most);
     }
   }
   for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
-  if (mine) weight[place] = w / sum;
-  __syncwarp();
+  if (mine >= 0) weight[lane] = w / sum;
 }
 
 }  // namespace se::cuda

@@ -39,15 +39,14 @@ __device__ __forceinline__ void mma4(float (&sum)[4],
 // Pair r * top_k + j is the j-th best expert of row r. Task t has pairs[first[t]] .. pairs[first[t + 1]] of
 // expert experts[t]; tasks go by expert, pairs of an expert by row.
 struct Tables {
-  int32_t tasks;
-  float weight[kMostPairs];
+  int32_t tasks, chosen[kMostPairs];
   int16_t experts[kMostTasks], first[kMostTasks + 1], pairs[kMostPairs], rows[kMostPairs];
 };
 static_assert(sizeof(Tables) % 4 == 0 && sizeof(Tables) <= kMoeTables);
 struct Work {                     // to make them
   uint32_t mask[2][kMoeExperts];  // rows that chose an expert
   uint32_t lists[kUpWarps][64];
-  int32_t chosen[kMostPairs], begin[kMoeExperts], carry[4];
+  int32_t begin[kMoeExperts], carry[4];
 };
 // All threads, 128 at least; ends with a barrier.
 __device__ __forceinline__ void make_tables(const ExpertParams& p, Tables& t, Work& w) {
@@ -55,19 +54,21 @@ __device__ __forceinline__ void make_tables(const ExpertParams& p, Tables& t, Wo
   for (int i = thread; i < 2 * kMoeExperts; i += blockDim.x) (&w.mask[0][0])[i] = 0;
 #pragma unroll 1
   for (int r = warp; r < p.rows; r += blockDim.x / 32)
-    choose(p.logits + r * p.experts,
-           p.experts,
-           p.top_k,
-           p.over_chosen,
-           w.lists[warp],
-           t.weight + r * p.top_k,
-           w.chosen + r * p.top_k);
+    choose(p.logits + r * p.experts, p.experts, p.top_k, w.lists[warp], t.chosen + r * p.top_k);
   __syncthreads();
+  if (p.rows == 1) {  // each choice is a task
+    if (thread < pairs) {
+      t.experts[thread] = int16_t(t.chosen[thread]), t.first[thread] = int16_t(thread);
+      t.pairs[thread] = int16_t(thread), t.rows[thread] = 0;
+    }
+    if (thread == 0) t.tasks = pairs, t.first[pairs] = int16_t(pairs);
+    __syncthreads();
+    return;
+  }
 #pragma unroll 1
   for (int i = thread; i < pairs; i += blockDim.x) {
     const int row = i / p.top_k;
-    atomicOr(&w.mask[row / 32][w.chosen[i]], 1u << row % 32);
-    if (blockIdx.x == 0) p.expert[i] = w.chosen[i], p.weight[i] = t.weight[i];
+    atomicOr(&w.mask[row / 32][t.chosen[i]], 1u << row % 32);
   }
   __syncthreads();
   // Two experts a thread; pairs and tasks, side by side.
@@ -105,7 +106,7 @@ __device__ __forceinline__ void make_tables(const ExpertParams& p, Tables& t, Wo
   __syncthreads();
 #pragma unroll 1
   for (int i = thread; i < pairs; i += blockDim.x) {
-    const int e = w.chosen[i], row = i / p.top_k;
+    const int e = t.chosen[i], row = i / p.top_k;
     const uint32_t low = w.mask[0][e], high = w.mask[1][e], below = (1u << row % 32) - 1;
     const int at = w.begin[e] + (row < 32 ? __popc(low & below) : __popc(low) + __popc(high & below));
     t.pairs[at] = int16_t(i), t.rows[at] = int16_t(row);
@@ -240,6 +241,7 @@ __global__ __launch_bounds__(kUpWarps * 32, 2) void up_kernel(const __grid_const
 __global__ __launch_bounds__(kDownWarps * 32) void down_kernel(const __grid_constant__ ExpertParams p) {
   extern __shared__ float parts[];  // [pair][piece of inner][16]
   __shared__ Tables tables;
+  __shared__ float weights[kMostPairs];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
   const int first_row = blockIdx.x * 16, pieces = p.inner / 256;
   // up_kernel's first block has them long before the wait below ends: weights may be asked for ahead of it.
@@ -288,13 +290,25 @@ __global__ __launch_bounds__(kDownWarps * 32) void down_kernel(const __grid_cons
     advance(here);
   };
   load(held[0]), load(held[1]);
+#pragma unroll 1
+  for (int r = warp; r < p.rows; r += kDownWarps)
+    weigh(p.logits + r * p.experts,
+          p.experts,
+          p.top_k,
+          p.over_chosen,
+          tables.chosen + r * p.top_k,
+          weights + r * p.top_k);
+  __syncthreads();
   pdl_wait();
   pdl_release();
+  if (blockIdx.x == 0)
+    for (int i = threadIdx.x; i < p.rows * p.top_k; i += kDownWarps * 32)
+      p.expert[i] = tables.chosen[i], p.weight[i] = weights[i];
   // The end: eight threads an output, one for each choice; what they need is read ahead.
   const int j = threadIdx.x % 8, m = threadIdx.x / 8 % 16, row0 = threadIdx.x / 128;
   float weight = 0, residual = 0;
   if (row0 < p.rows) {
-    if (j < p.top_k) weight = tables.weight[row0 * p.top_k + j];
+    if (j < p.top_k) weight = weights[row0 * p.top_k + j];
     residual = p.x[int64_t(row0) * p.k + first_row + m];
   }
   while (here.task < tasks) {
@@ -305,7 +319,7 @@ __global__ __launch_bounds__(kDownWarps * 32) void down_kernel(const __grid_cons
   for (int row = row0; row < p.rows; row += kDownWarps * 32 / 128) {
     const int64_t at = int64_t(row) * p.k + first_row + m;
     if (row != row0) {
-      weight = j < p.top_k ? tables.weight[row * p.top_k + j] : 0;
+      weight = j < p.top_k ? weights[row * p.top_k + j] : 0;
       residual = p.x[at];
     }
     float sum = 0;

@@ -37,13 +37,9 @@ __global__ __launch_bounds__(kThreads) void choose_kernel(const __grid_constant_
     const int row = blockIdx.x * kBlockRows + i;
     if (row >= p.rows) break;
     int32_t* chosen = p.out.expert + int64_t(row) * p.top_k;
-    choose(p.logits + int64_t(row) * p.experts,
-           p.experts,
-           p.top_k,
-           p.over_chosen,
-           lists[warp],
-           p.out.weight + int64_t(row) * p.top_k,
-           chosen);
+    const float* logits = p.logits + int64_t(row) * p.experts;
+    choose(logits, p.experts, p.top_k, lists[warp], chosen);
+    weigh(logits, p.experts, p.top_k, p.over_chosen, chosen, p.out.weight + int64_t(row) * p.top_k);
     if (lane < p.top_k) atomicAdd(&counts[chosen[lane]], 1);
   }
   __syncthreads();
