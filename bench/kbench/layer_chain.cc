@@ -138,7 +138,7 @@ cuda::DecodeParams Chain::attention(int i) const {
   p.start = (c_.chosen ? chosen_starts_ : starts_).ptr<int64_t>();
   p.offset = offsets_.ptr<int64_t>() + int64_t(i) * c_.rows, p.counts = counts_.ptr<int32_t>(),
   p.rows = c_.rows;
-  p.ids = ids_.ptr<int32_t>(), p.n = n_.ptr<int32_t>(), p.cap = c_.rows;
+  p.ids = ids_.ptr<int32_t>(), p.n = n_.ptr<int32_t>(), p.cap = c_.rows, p.tables_ahead = true;
   p.q_start = q_start_.ptr<int32_t>(), p.kv_from = from_.ptr<int32_t>(), p.split = split_.ptr<int32_t>();
   p.q = qkv_.ptr<float>(), p.q_token = qkv, p.q_head = m.dim;
   p.new_k = p.q + q, p.new_v = p.new_k + kv, p.new_token = qkv, p.new_head = m.dim;

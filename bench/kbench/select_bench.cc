@@ -15,7 +15,14 @@ namespace {
 // Bounds of units in pages [head][item][dim], lo before hi, one layer's slice after another's place.
 class Scores {
  public:
-  Scores(std::vector<int32_t> units, int kv_heads, int group, int per_page, int64_t page_bytes, Bench& b)
+  // levels > 0: F16 steps in hi's place, as KIVI keeps them.
+  Scores(std::vector<int32_t> units,
+         int kv_heads,
+         int group,
+         int per_page,
+         int64_t page_bytes,
+         Bench& b,
+         float levels = 0)
       : units_(std::move(units)), kv_heads_(kv_heads), group_(group), per_page_(per_page) {
     const int64_t plane = int64_t(kv_heads) * per_page * 256, rows = int64_t(units_.size());
     plane_ = plane, page_bytes_ = std::max(page_bytes, 2 * plane);
@@ -30,6 +37,7 @@ class Scores {
     start_ = start;
     arena_ = device_memory(std::max<int64_t>(1, int64_t(runs.size())) * page_bytes_);
     fill_random(arena_.data(), arena_.bytes() / 2, true, 1, 5, b.stream());
+    if (levels > 0) make_steps();
     q_.resize(size_t(rows * kv_heads * group * 128));
     for (size_t i = 0; i < q_.size(); ++i) q_[i] = 2 * random_float(6, i);
     most_ = *std::max_element(units_.begin(), units_.end()), stride_ = (most_ + 3) / 4 * 4 + 4;
@@ -40,7 +48,7 @@ class Scores {
       held_.push_back(upload(host));
       return held_.back().data();
     };
-    p_.lo = arena_.data(), p_.hi = arena_.data() + plane;
+    p_.lo = arena_.data(), p_.hi = arena_.data() + plane, p_.levels = levels;
     p_.item_stride = 256, p_.head_stride = per_page * 256;
     p_.unit_shift = 4, p_.page_shift = 4 + int(std::log2(per_page));
     p_.pool = int64_t(runs.size()), p_.rows = int(rows);
@@ -70,9 +78,12 @@ class Scores {
           double sum = 0, terms = 0;
           for (int d = 0; d < 128; ++d) {
             const double lo = double(bf16_to_f32(pages[size_t(at + d)]));
-            const double hi = double(bf16_to_f32(pages[size_t(at + plane_ / 2 + d)]));
+            const uint16_t second = pages[size_t(at + plane_ / 2 + d)];
+            const double hi = p_.levels > 0 ? lo + double(p_.levels) * double(f16_to_f32(second))
+                                            : double(bf16_to_f32(second));
             const double term = q[d] > 0 ? double(q[d]) * hi : double(q[d]) * lo;
-            sum += term, terms += std::abs(term);
+            sum += term;
+            terms += p_.levels > 0 ? std::abs(q[d] * lo) + std::abs(q[d] * (hi - lo)) : std::abs(term);
           }
           best = std::max(best, sum), size = std::max(size, terms);
         }
@@ -84,6 +95,15 @@ class Scores {
   }
 
  private:
+  // The second plane's random bits (BF16 below 2) are F16 below 2 too; their signs go.
+  void make_steps() {
+    SE_CUDA(cudaDeviceSynchronize());
+    auto pages = download<uint16_t>(arena_.data(), arena_.bytes() / 2);
+    for (int64_t page = 0; page < arena_.bytes() / page_bytes_; ++page)
+      for (int64_t i = plane_ / 2; i < plane_; ++i) pages[size_t(page * page_bytes_ / 2 + i)] &= 0x7fff;
+    SE_CUDA(cudaMemcpy(arena_.data(), pages.data(), pages.size() * 2, cudaMemcpyHostToDevice));
+  }
+
   std::vector<int32_t> units_;
   int kv_heads_, group_, per_page_;
   int64_t page_bytes_ = 0, plane_ = 0, most_ = 0, stride_ = 0;
@@ -166,6 +186,8 @@ void quest_checks(Bench& b) {
   check("0, 1, 7, 8, 33, 500 units", Scores({0, 1, 7, 8, 33, 500}, 4, 8, 1, 0, b));
   check("3 KV heads, groups of 5, pages of 4 units", Scores({130, 64, 3}, 3, 5, 4, 0, b));
   check("9 KV heads, one query head each", Scores({100}, 9, 1, 1, 0, b));
+  check("KIVI's steps, 0, 1, 9, 500 units", Scores({0, 1, 9, 500}, 4, 8, 1, 0, b, 15));
+  check("KIVI's steps, 3 KV heads, groups of 5, pages of 4 units", Scores({130, 64, 3}, 3, 5, 4, 0, b, 3));
 }
 
 void quest_cases(Bench& b) {
@@ -185,6 +207,12 @@ void quest_cases(Bench& b) {
                t);
     }
   }
+  const Scores kivi({4096}, 4, 8, 1, 0, b, 15);
+  quest::cuda::score_units(kivi.params(), b.stream());
+  b.stream().synchronize();
+  const double error = kivi.error();
+  const Stats t = b.measure([&] { quest::cuda::score_units(kivi.params(), b.stream()); });
+  b.report("quest_scores", "KIVI's steps, 4096 units x 4 heads, 1 row", kivi.bytes(), error, t);
 }
 
 void topk_checks(Bench& b) {

@@ -3,6 +3,7 @@
 // into the B operand (the channels of a step are permuted alike in q, so no shuffle is needed) and the warps'
 // maxima meet in shared memory.
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -59,6 +60,37 @@ __device__ __forceinline__ uint4 load16(const char* from) {
   return v;
 }
 
+// Two halves as two BF16 pieces each: exact.
+__device__ __forceinline__ void half_pieces(uint32_t halves, uint32_t& high, uint32_t& rest) {
+  const float2 f = __half22float2(reinterpret_cast<const __half2&>(halves));
+  pieces(f.x, f.y, high, rest);
+}
+
+// 16 channels of a tile: up += max(q, 0) . hi, down += min(q, 0) . lo; with steps up += max(q, 0) . step,
+// down += q . lo.
+template <bool kSteps>
+__device__ __forceinline__ void add_channels(const uint32_t (&high)[2],
+                                             const uint32_t (&rest)[2],
+                                             uint32_t spread,
+                                             uint32_t h0,
+                                             uint32_t h1,
+                                             uint32_t l0,
+                                             uint32_t l1,
+                                             float (&up)[4],
+                                             float (&down)[4]) {
+  uint32_t pos[4], neg[4];
+  by_sign(high, rest, spread, pos, neg);
+  if constexpr (kSteps) {
+    const uint32_t all[4] = {high[0], rest[0], high[1], rest[1]};
+    uint32_t s0, s1, r0, r1;
+    half_pieces(h0, s0, r0), half_pieces(h1, s1, r1);
+    mma(up, pos, s0, s1), mma(down, all, l0, l1), mma(up, pos, r0, r1);
+  } else {
+    mma(up, pos, h0, h1), mma(down, neg, l0, l1);
+  }
+}
+
+template <bool kSteps>
 __global__ __launch_bounds__(kThreads, 2) void score_kernel(const __grid_constant__ ScoreParams p) {
   __shared__ float best[kMostWarps][kPart];
   __shared__ int64_t place[kPart];  // of a unit's bounds in its plane
@@ -130,17 +162,15 @@ __global__ __launch_bounds__(kThreads, 2) void score_kernel(const __grid_constan
 #pragma unroll
           for (int b = 0; b < kDim / 32; ++b) {
             const uint4 &h = hi[x][b], &l = lo[x][b];
-            uint32_t pos[4], neg[4];
-            by_sign(high[2 * b], rest[2 * b], spread[x], pos, neg);
-            mma(up, pos, h.x, h.y), mma(down, neg, l.x, l.y);
-            by_sign(high[2 * b + 1], rest[2 * b + 1], spread[x], pos, neg);
-            mma(up, pos, h.z, h.w), mma(down, neg, l.z, l.w);
+            add_channels<kSteps>(high[2 * b], rest[2 * b], spread[x], h.x, h.y, l.x, l.y, up, down);
+            add_channels<kSteps>(high[2 * b + 1], rest[2 * b + 1], spread[x], h.z, h.w, l.z, l.w, up, down);
           }
           load(t + 2, x);
           float m[2];  // of units 2c, 2c + 1 of the tile, query head g
 #pragma unroll
           for (int y = 0; y < 2; ++y) {
-            m[y] = g < p.group ? (up[y] + up[y + 2]) + (down[y] + down[y + 2]) : -INFINITY;
+            const float raised = kSteps ? (up[y] + up[y + 2]) * p.levels : up[y] + up[y + 2];
+            m[y] = g < p.group ? raised + (down[y] + down[y + 2]) : -INFINITY;
             for (int d = 4; d < 32; d *= 2) m[y] = fmaxf(m[y], __shfl_xor_sync(~0u, m[y], d));
           }
           if (g == 0) {
@@ -178,7 +208,7 @@ void score_units(const ScoreParams& p, se::cuda::Stream& stream) {
   const int64_t most = (p.most_units + kTile * kLeast - 1) / (kTile * kLeast);
   const int64_t share = processors * (kWarpsOfProcessor / warps) / p.cap, grid = most < share ? most : share;
   static_assert(sizeof(float) * kMostWarps * kPart + sizeof(int64_t) * kPart <= 11 << 10);
-  se::cuda::launch_clusters(score_kernel,
+  se::cuda::launch_clusters(p.levels > 0 ? score_kernel<true> : score_kernel<false>,
                             dim3(unsigned(grid < 1 ? 1 : grid), unsigned(p.cap)),
                             1,
                             warps * 32,

@@ -13,6 +13,7 @@ namespace se::quest::cuda {
 
 struct ScoreParams {
   const char *lo = nullptr, *hi = nullptr;  // bf16 planes [page id, item, kv_heads, 128]; strides in bytes
+  float levels = 0;  // > 0: hi is a plane of F16 steps (KIVI's), of lo's strides: a bound is lo + levels step
   int64_t page_stride = 256, item_stride = 0, head_stride = 0;
   int page_shift = 4, unit_shift = 4;                                  // tokens of a page, of a unit
   const int64_t *runs = nullptr, *start = nullptr, *offset = nullptr;  // KvIndex: one run per page
