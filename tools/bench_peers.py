@@ -129,7 +129,7 @@ class Bench:
                     self.note(f"{name} decode 32 at {depth} dense", "llama.cpp", json.loads(line)["samples_ts"], command)
                 if i < self.args.repeats:
                     for plan in plans:
-                        self.ours(f"{name} decode 32 at 0 {plan}", name, "-p", 0, "-n", 32, "--plan", plan)
+                        self.ours(f"{name} decode 32 at 0, beside {depth}, {plan}", name, "-p", 0, "-n", 32, "--plan", plan)
                         self.ours(f"{name} decode 32 at {depth} {plan}", name, "-p", 0, "-n", 32, "-d", depth, "--plan", plan,
                                   "--kv-load", self.depth_file(name, depth, plan)[1])
                 peer.send_signal(signal.SIGCONT)
@@ -146,7 +146,7 @@ class Bench:
         self.at_depth("qwen0.5b", 30000, ["dense", "quest(budget=1024)", SNAPKV])
 
     def prompt(self):
-        for _ in range(min(3, self.args.repeats)):
+        for _ in range(self.args.repeats):
             self.ours("qwen0.5b prompt 16384 at 0", "qwen0.5b", "-p", 16384, "-n", 0)
             self.theirs("qwen0.5b prompt 16384 at 0", "qwen0.5b", "-p", 16384, "-n", 0)
         self.ours("qwen0.5b prompt 30000 at 0", "qwen0.5b", "-p", 30000, "-n", 0)
@@ -214,15 +214,16 @@ def table(log):
 
     def over_depth_0(case):
         """Median and range of our steps at a depth over the step at depth 0 that was taken right before each."""
-        zero = rows.get(re.sub(r"(decode \d+ at) \d+", r"\1 0", case), {}).get("ours", [])
-        if " at 0" in case or len(zero) != len(rows[case]["ours"]):
+        beside = re.sub(r"(decode \d+ at) (\d+)", r"\1 0, beside \2,", case)
+        zero = rows[beside]["ours"] if beside != case and beside in rows else []
+        if len(zero) != len(rows[case]["ours"]):
             return ""
         pairs = sorted(z / d for z, d in zip(zero, rows[case]["ours"]))
         return f"{statistics.median(zero) / statistics.median(rows[case]['ours']):.2f} ({pairs[0]:.2f} to {pairs[-1]:.2f})"
 
     out = [f"Machine: {head['machine']}; instruction set in use: {isa}. {head['threads']} threads; llama.cpp {PACKAGE} {VERSION}, flash "
            f"attention, F16 KV; median (least to most); commands: docs/measurements/{os.path.basename(log)}.\n\n",
-           "| Case (tokens/s unless said) | SparseEngine | llama.cpp | ratio of medians | our step over the one at depth 0 |\n|---|---|---|---|---|\n"]
+           "| Case (tokens/s unless said) | SparseEngine | llama.cpp | ratio of medians | our step over one at depth 0, a process each |\n|---|---|---|---|---|\n"]
     ratios = []
     for case, by in rows.items():
         if "ours" not in by or "(with the depth)" in case:

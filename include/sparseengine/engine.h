@@ -221,6 +221,9 @@ class Engine {
     // The depth comes from this session (of this plan, or of one that computes prompts alike), which stays as
     // it is: rows fork it. 0: it is made.
     uint64_t from = 0;
+    // The decode steps in turns with those of as many rows of the same plan that begin at depth 0: nine of
+    // each, so that both see the machine in the same state.
+    bool in_turn = false;
   };
   struct BenchResult {
     std::vector<double> seconds;  // one per timed step (decode) or one for the prompt
@@ -228,7 +231,10 @@ class Engine {
     int64_t kv_bytes = 0, peak_kv_bytes = 0;      // of the whole batch, counted
     double resident_tokens = 0, read_tokens = 0;  // per row, means over full-attention layers
     double prompt_read_ratio = 1;  // as KvUsage's, of all prompts of the row, the depth's included
-    PlanPrice price;               // of one row
+    // in_turn: by turn, the time of its steps over that of the steps from depth 0, the first of each left
+    // out.
+    std::vector<double> over_depth_0;
+    PlanPrice price;  // of one row
   };
   Result<BenchResult> bench(const BenchCase& c);
 

@@ -19,7 +19,7 @@ struct BenchFlags {
   int repeats = 5;
   std::string fill = "prefill";
   KvFiles kv;
-  bool explain = false, json = false;
+  bool in_turn = false, explain = false, json = false;
 };
 
 double percentile(std::vector<double> v, double p) {
@@ -33,6 +33,7 @@ struct Row {
   Engine::BenchCase c;
   Engine::BenchResult r;  // of the last repeat
   std::vector<double> tok_per_s;
+  std::vector<double> over_depth_0;  // of all repeats
 };
 
 Result<Row> measure(Engine& engine, const Engine::BenchCase& c, int repeats) {
@@ -41,6 +42,7 @@ Result<Row> measure(Engine& engine, const Engine::BenchCase& c, int repeats) {
   for (int i = 0; i < repeats; ++i) {
     SE_ASSIGN(row.r, engine.bench(c));
     row.tok_per_s.push_back(double(std::max(c.prompt, c.decode)) * c.batch / row.r.total_s);
+    row.over_depth_0.insert(row.over_depth_0.end(), row.r.over_depth_0.begin(), row.r.over_depth_0.end());
   }
   return row;
 }
@@ -62,6 +64,11 @@ std::string json_line(const Engine& engine, const Row& w, bool explain) {
                            {"resident_tokens", w.r.resident_tokens},
                            {"read_tokens", w.r.read_tokens},
                            {"prompt_read_ratio", w.r.prompt_read_ratio}};
+  if (!w.over_depth_0.empty())
+    o["step_over_depth_0"] = {{"median", percentile(w.over_depth_0, 0.5)},
+                              {"p10", percentile(w.over_depth_0, 0.1)},
+                              {"p90", percentile(w.over_depth_0, 0.9)},
+                              {"turns", w.over_depth_0.size()}};
   if (explain) {
     const PlanPrice& p = w.r.price;
     o["explain"] = {{"resident_bytes", p.resident_bytes * w.c.batch},
@@ -121,6 +128,8 @@ Status check(const BenchFlags& f) {
     return invalid("--kv-load: wanted the one depth (-d) that the file holds");
   if (!f.kv.load.empty() && (f.explain || !f.kv.save.empty()))
     return invalid("--kv-load: nothing is computed that --explain could price or --kv-save could keep");
+  if (f.in_turn && (some(f.prompts) || f.explain || std::count(f.depths.begin(), f.depths.end(), 0) > 0))
+    return invalid("--in-turn: wanted -p 0, depths (-d) over 0 and no --explain (two rows share the bytes)");
   if (!some(f.prompts) && !some(f.decodes)) return invalid("nothing to measure: -p and -n are both 0");
   return ok();
 }
@@ -167,7 +176,8 @@ Status bench(const BenchFlags& f) {
           if (p > 0) cases.push_back({plan, p, 0, depth, batch, f.fill == "synthetic", f.kv.save, from});
         }
         for (int64_t n : f.decodes) {
-          if (n > 0) cases.push_back({plan, 0, n, depth, batch, f.fill == "synthetic", f.kv.save, from});
+          if (n > 0)
+            cases.push_back({plan, 0, n, depth, batch, f.fill == "synthetic", f.kv.save, from, f.in_turn});
         }
         for (const Engine::BenchCase& c : cases) {
           auto measured = measure(*engine, c, f.repeats);
@@ -192,6 +202,13 @@ Status bench(const BenchFlags& f) {
               w.r.peak_kv_bytes,
               w.r.resident_tokens,
               w.r.read_tokens));
+          if (!w.over_depth_0.empty())
+            out.write(format(
+                "    in turn    a step takes {:.2f} ({:.2f} to {:.2f}) of one from depth 0; {} turns\n",
+                percentile(w.over_depth_0, 0.5),
+                percentile(w.over_depth_0, 0.1),
+                percentile(w.over_depth_0, 0.9),
+                w.over_depth_0.size()));
           if (f.explain) out.write(explain_lines(*engine, w));
         }
       }
@@ -217,6 +234,8 @@ void add_bench(CLI::App& app, Status& status) {
   c->add_option("-r,--repeats", f->repeats, "repeats (default 5): median, 10th and 90th percentile");
   c->add_option("--fill", f->fill, "how the depth is made: prefill, or synthetic (random K and V, no model)")
       ->check(CLI::IsMember({"prefill", "synthetic"}));
+  c->add_flag(
+      "--in-turn", f->in_turn, "decode nine steps at the depth, nine from depth 0, and so on: their ratio");
   c->add_flag("--explain", f->explain, "what was priced before running beside what was counted");
   c->add_flag("--json", f->json, "one JSON object a line");
   c->callback([f, &status] { status = bench(*f); });

@@ -10,8 +10,8 @@ namespace {
 struct Bench {
   Engine::Impl& e;
   const Engine::BenchCase& c;
-  std::vector<std::unique_ptr<Job>> jobs;
-  std::vector<int32_t> forwarded;  // by the first job: what a file of it says
+  std::vector<std::unique_ptr<Job>> jobs, beside;  // beside: those from depth 0, for steps in turn
+  std::vector<int32_t> forwarded;                  // by the first job: what a file of it says
   Rng rng{20260101};
 
   int32_t random_id() { return int32_t(rng.below(e.info.vocab)); }
@@ -116,6 +116,60 @@ struct Bench {
     return layer_major ? driver.commit_prompt(*job.seq) : driver.commit().front();
   }
 
+  Status open(const std::shared_ptr<const Plan>& plan, std::vector<std::unique_ptr<Job>>& to) {
+    for (int b = 0; b < c.batch; ++b) {
+      auto job = std::make_unique<Job>();
+      job->plan = plan;
+      SE_ASSIGN(job->seq, e.runner->driver().open(plan));
+      job->state = Job::State::kPrefill;
+      to.push_back(std::move(job));
+    }
+    return ok();
+  }
+
+  StepWork decode_of(std::vector<std::unique_ptr<Job>>& of) {
+    StepWork work;
+    for (auto& job : of) {
+      job->state = Job::State::kDecode, job->next = random_id();
+      work.decode.push_back(job.get());
+    }
+    return work;
+  }
+
+  // One step; its seconds.
+  Result<double> step(StepWork& work) {
+    std::vector<std::pair<Job*, Status>> failed;
+    const auto pick = [&](Job& job, int64_t, std::span<const float>) { job.next = random_id(); };
+    const auto from = Clock::now();
+    SE_TRY(e.runner->run(work, pick, failed));
+    const double seconds = seconds_since(from);
+    if (!failed.empty()) return failed.front().second;
+    return seconds;
+  }
+
+  // c.decode steps of both, kTurn of each at a time.
+  static constexpr int64_t kTurn = 9;
+  Status in_turn(const std::shared_ptr<const Plan>& plan, StepWork& work, Engine::BenchResult& r) {
+    SE_TRY(open(plan, beside));
+    for (auto& job : beside) job->seq->start_turn(0, c.decode);
+    StepWork other = decode_of(beside);
+    for (int64_t left = c.decode; left > 0; left -= kTurn) {
+      double own = 0, zero = 0;
+      const int64_t n = std::min(left, kTurn);
+      for (int64_t i = 0; i < n; ++i) {
+        SE_ASSIGN(const double s, step(work));
+        r.seconds.push_back(s);
+        own += i > 0 ? s : 0;
+      }
+      for (int64_t i = 0; i < n; ++i) {
+        SE_ASSIGN(const double s, step(other));
+        zero += i > 0 ? s : 0;
+      }
+      if (n == kTurn) r.over_depth_0.push_back(own / zero);
+    }
+    return ok();
+  }
+
   Result<Engine::BenchResult> run() {
     SE_ASSIGN(const std::shared_ptr<const Plan> plan, e.plan_of(c.plan));
     const int64_t life = c.depth + c.prompt + c.decode;
@@ -132,13 +186,7 @@ struct Bench {
     }
     e.store->arena().reset_peak();
     const int64_t live = e.store->arena().live_bytes() - (depth ? e.runner->bytes(*depth->seq) : 0);
-    for (int b = 0; b < c.batch; ++b) {
-      auto job = std::make_unique<Job>();
-      job->plan = plan;
-      SE_ASSIGN(job->seq, e.runner->driver().open(plan));
-      job->state = Job::State::kPrefill;
-      jobs.push_back(std::move(job));
-    }
+    SE_TRY(open(plan, jobs));
     Engine::BenchResult r;
     // Two turns at most: the depth, then the prompt; decode follows the last one.
     const bool two = c.depth > 0 && c.prompt > 0;
@@ -174,22 +222,19 @@ struct Bench {
       SE_TRY(prefill(c.prompt));
       r.seconds.push_back(seconds_since(from));
     }
-    StepWork work;
-    for (auto& job : jobs) {
-      if (c.depth + c.prompt == 0) job->seq->start_turn(0, c.decode);
-      job->state = Job::State::kDecode, job->next = random_id();
-      work.decode.push_back(job.get());
+    if (c.depth + c.prompt == 0) {
+      for (auto& job : jobs) job->seq->start_turn(0, c.decode);
     }
-    const auto pick = [&](Job& job, int64_t, std::span<const float>) { job.next = random_id(); };
-    for (int64_t i = 0; i < c.decode; ++i) {
-      std::vector<std::pair<Job*, Status>> failed;
-      const auto from = Clock::now();
-      SE_TRY(e.runner->run(work, pick, failed));
-      r.seconds.push_back(seconds_since(from));
-      if (!failed.empty()) return failed.front().second;
+    StepWork work = decode_of(jobs);
+    if (c.in_turn) SE_TRY(in_turn(plan, work, r));
+    while (int64_t(r.seconds.size()) < c.decode + (c.prompt > 0 ? 1 : 0)) {
+      SE_ASSIGN(const double s, step(work));
+      r.seconds.push_back(s);
     }
     for (double s : r.seconds) r.total_s += s;
-    r.peak_kv_bytes = e.store->arena().peak_bytes() - live;
+    int64_t others = live;
+    for (auto& job : beside) others += e.runner->bytes(*job->seq);
+    r.peak_kv_bytes = e.store->arena().peak_bytes() - others;
     for (auto& job : jobs) {
       r.kv_bytes += e.runner->bytes(*job->seq);
       const int full = std::max(1, e.model_kv.full_layers());
@@ -212,8 +257,10 @@ struct Bench {
 Result<Engine::BenchResult> Engine::bench(const BenchCase& c) {
   if (c.batch < 1 || c.batch > impl_->options.max_rows)
     return invalid(format("batch {}: 1 to {}", c.batch, impl_->options.max_rows));
+  if (c.in_turn && c.decode < Bench::kTurn)
+    return invalid(format("steps in turn: {} to decode, wanted {} or more", c.decode, Bench::kTurn));
   return impl_->ask<Result<BenchResult>>([&]() -> Result<BenchResult> {
-    return Bench{*impl_, c, {}, {}}.run();
+    return Bench{*impl_, c, {}, {}, {}}.run();
   });
 }
 

@@ -140,6 +140,9 @@ class Requests(CliTest):
         self.refused("bench", "-m", self.model, "-p", "-4", says=("-p -4", "at least 0"))
         self.refused("bench", "-m", self.model, "-d", "-3", says=("-d -3", "at least 0"))
         self.refused("bench", "-m", self.model, "-p", "0", "-n", "0", says=("nothing to measure",))
+        for more in ((), ("-d", "0,64", "-p", "0"), ("-d", "64"), ("-d", "64", "-p", "0", "--explain")):
+            self.refused("bench", "-m", self.model, "--in-turn", *more, says=("--in-turn: wanted -p 0",))
+        self.refused("bench", "-m", self.model, "--in-turn", "-d", "64", "-p", "0", "-n", "8", says=("8 to decode, wanted 9",))
 
     def test_token_rules_out_of_range(self):
         run = ("run", "-m", self.model, "-p", "x", "--raw")
@@ -296,6 +299,21 @@ class Output(CliTest):
         self.assertLess(sparse["prompt_read_ratio"], 0.9)
         share = f"read {100 * sparse['prompt_read_ratio']:.1f} % of the keys"
         self.assertEqual(self.good(*call).count(share), 1)
+
+    def test_bench_decodes_at_a_depth_and_from_0_in_turn(self):
+        call = ("bench", "-m", self.model, "-p", "0", "-n", "20", "-r", "2", "-d", "256", "--fill", "synthetic", "--plan",
+                "dense", "--plan", "quest(budget=64)", "-b", "1,2")
+        alone = [json.loads(line) for line in self.good(*call, "--json").splitlines()]
+        turns = [json.loads(line) for line in self.good(*call, "--in-turn", "--json").splitlines()]
+        for one, both in zip(alone, turns, strict=True):
+            ratio = both["step_over_depth_0"]
+            self.assertEqual(ratio["turns"], 2 * 2)  # repeats; 20 steps are two turns of nine and a rest
+            self.assertLessEqual(ratio["p10"], ratio["median"])
+            self.assertGreater(ratio["p10"], 0)
+            for field in ("plan", "batch", "kv_bytes", "peak_kv_bytes", "read_tokens"):
+                self.assertEqual(one[field], both[field], field)
+            self.assertNotIn("step_over_depth_0", one)
+        self.assertIn("of one from depth 0; 4 turns", self.good(*call, "--in-turn"))
 
     def test_inspect_kv_tells_the_same_as_data_and_as_a_page(self):
         call = ("inspect", "kv", "-m", self.model, "-p", "some </script> text " * 20, "-n", "5", "--ignore-eos", "--plan",
