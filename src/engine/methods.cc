@@ -55,7 +55,9 @@ std::string methods_table(bool matrix, bool json) {
       out += format("{:<8} {:<14} {:<52} {}\n", to_string(e->axis), e->name, e->summary, e->source);
       if (const std::string f = fields_text(*e); !f.empty()) out += format("{:<8} {:<14} {}\n", "", "", f);
     }
-    out += "\nstages act on the layers with full attention, those of the axis store on layers with windows too;\n";
+    out +=
+        "\nstages act on the layers with full attention, those of the axis store on layers with windows "
+        "too;\n";
     out += "how many there are: sparse-engine inspect model FILE\n";
     return out;
   }
