@@ -39,6 +39,7 @@ ThreadPool::ThreadPool(int threads, std::span<const CpuNode> nodes) {
     first += of_node[k];
   }
   queues_ = std::make_unique<Queue[]>(nodes_.size());
+  begins_.resize(nodes_.size() + 1);
   for (int t = 1, node = 0; t < threads; ++t) {
     if (node + 1 < this->nodes() && nodes_[size_t(node + 1)].first_thread == t) ++node;
     workers_.emplace_back([this, t, node] { work(t, node); });
@@ -67,13 +68,8 @@ void ThreadPool::drain(int thread, int node) {
 }
 
 void ThreadPool::run(int64_t items, const std::function<void(int64_t, int)>& fn) {
-  if (nodes() == 1) {
-    const int64_t begins[] = {0, items};
-    return run(begins, fn);
-  }
-  std::vector<int64_t> begins;
-  for (int k = 0; k <= nodes(); ++k) begins.push_back(share_begin(k, items));
-  run(begins, fn);
+  for (int k = 0; k <= nodes(); ++k) begins_[size_t(k)] = share_begin(k, items);
+  run(begins_, fn);
 }
 
 void ThreadPool::run(std::span<const int64_t> begins, const std::function<void(int64_t, int)>& fn) {

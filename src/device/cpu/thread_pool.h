@@ -65,6 +65,7 @@ class ThreadPool {
   void drain(int thread, int node);
   std::vector<Node> nodes_;
   std::unique_ptr<Queue[]> queues_;  // one a node
+  std::vector<int64_t> begins_;      // of a run in shares by threads
   std::vector<std::thread> workers_;
   alignas(64) std::atomic<int32_t> left_{0};   // items of the run that are not done
   alignas(64) std::atomic<uint32_t> runs_{0};  // what sleepers watch

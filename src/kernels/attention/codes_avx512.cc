@@ -130,28 +130,6 @@ void block(const float* q,
   }
 }
 
-template <auto kCode, RowType kMin, typename... Args>
-void by_rows(int rows, const Args&... args) {
-  switch (rows) {
-    case 1:
-      return block<kCode, kMin, 1>(args...);
-    case 2:
-      return block<kCode, kMin, 2>(args...);
-    case 3:
-      return block<kCode, kMin, 3>(args...);
-    case 4:
-      return block<kCode, kMin, 4>(args...);
-    case 5:
-      return block<kCode, kMin, 5>(args...);
-    case 6:
-      return block<kCode, kMin, 6>(args...);
-    case 7:
-      return block<kCode, kMin, 7>(args...);
-    default:
-      return block<kCode, kMin, 8>(args...);
-  }
-}
-
 }  // namespace
 
 namespace se::cpu {
@@ -168,9 +146,11 @@ void absorb_codes_avx512(const float* q,
   if (bits_of(f.type) == 8)
     return absorb_floats8_avx512(q, q_stride, rows, scale, f, pieces, n_pieces, run, ahead);
   const auto with = [&]<RowType kMin>() {
-    if (f.type == CodeType::k4)
-      return by_rows<CodeType::k4, kMin>(rows, q, q_stride, scale, f, pieces, n_pieces, run, ahead);
-    return by_rows<CodeType::k2, kMin>(rows, q, q_stride, scale, f, pieces, n_pieces, run, ahead);
+    with_rows(rows, [&]<int kRows>() {
+      const auto absorb =
+          f.type == CodeType::k4 ? block<CodeType::k4, kMin, kRows> : block<CodeType::k2, kMin, kRows>;
+      absorb(q, q_stride, scale, f, pieces, n_pieces, run, ahead);
+    });
   };
   switch (f.min) {
     case RowType::kF32:

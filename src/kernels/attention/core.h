@@ -38,6 +38,16 @@ struct Ahead {
   }
 };
 
+using AbsorbCodes = void(const float* q,
+                         int64_t q_stride,
+                         int rows,
+                         float scale,
+                         const CodeFormat& format,
+                         const CodePiece* pieces,
+                         int n_pieces,
+                         const Running& run,
+                         Ahead* ahead);
+
 struct AttentionCore {
   // out[r * kKeyBlock + j] = q[r] . keys[j] for j < n. dim is a multiple of 8; keys[] goes on with any valid
   // pointers up to the next multiple of 4. Lane d % 8 sums its products in ascending d, then the lanes in
@@ -83,15 +93,7 @@ struct AttentionCore {
   // Folds up to kKeyBlock keys that all of up to eight rows see into `run`, their codes multiplied as they
   // are: key steps are folded into the queries, value steps into the weights, minima are summed apart. dims
   // at most kMostCodeDim. Null: this table has no such loop, codes are restored.
-  void (*absorb_codes)(const float* q,
-                       int64_t q_stride,
-                       int rows,
-                       float scale,
-                       const CodeFormat& format,
-                       const CodePiece* pieces,
-                       int n_pieces,
-                       const Running& run,
-                       Ahead* ahead) = nullptr;
+  AbsorbCodes* absorb_codes = nullptr;
 };
 
 extern const AttentionCore kCoreBaseline;

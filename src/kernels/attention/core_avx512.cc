@@ -75,32 +75,7 @@ void absorb_of(float* s,
   };
   for (int r = 0; r < rows;) {  // 7 heads of a group in one pass, 9 as 5 + 4
     const int left = rows - r, n = left <= 8 ? left : left == 9 ? 5 : 8;
-    switch (n) {
-      case 1:
-        some.template operator()<1>(r);
-        break;
-      case 2:
-        some.template operator()<2>(r);
-        break;
-      case 3:
-        some.template operator()<3>(r);
-        break;
-      case 4:
-        some.template operator()<4>(r);
-        break;
-      case 5:
-        some.template operator()<5>(r);
-        break;
-      case 6:
-        some.template operator()<6>(r);
-        break;
-      case 7:
-        some.template operator()<7>(r);
-        break;
-      default:
-        some.template operator()<8>(r);
-        break;
-    }
+    with_rows(n, [&]<int kRows>() { some.template operator()<kRows>(r); });
     r += n;
   }
 }

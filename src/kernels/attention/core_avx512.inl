@@ -358,4 +358,27 @@ inline void add_values(float* acc,
     sum_values<kType, kRows, 1, true>(acc + d, stride, kept, weights, values, n, d, dim - d, ahead);
 }
 
+// Calls fn with 1 <= rows <= 8 as its template argument.
+template <class Fn>
+inline void with_rows(int rows, const Fn& fn) {
+  switch (rows) {
+    case 1:
+      return fn.template operator()<1>();
+    case 2:
+      return fn.template operator()<2>();
+    case 3:
+      return fn.template operator()<3>();
+    case 4:
+      return fn.template operator()<4>();
+    case 5:
+      return fn.template operator()<5>();
+    case 6:
+      return fn.template operator()<6>();
+    case 7:
+      return fn.template operator()<7>();
+    default:
+      return fn.template operator()<8>();
+  }
+}
+
 }  // namespace

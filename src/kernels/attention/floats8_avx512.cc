@@ -143,28 +143,6 @@ void block(const float* q,
   fold.template operator()<RowType::kF16>(wide);
 }
 
-template <auto kCode, typename... Args>
-void by_rows(int rows, const Args&... args) {
-  switch (rows) {
-    case 1:
-      return block<kCode, 1>(args...);
-    case 2:
-      return block<kCode, 2>(args...);
-    case 3:
-      return block<kCode, 3>(args...);
-    case 4:
-      return block<kCode, 4>(args...);
-    case 5:
-      return block<kCode, 5>(args...);
-    case 6:
-      return block<kCode, 6>(args...);
-    case 7:
-      return block<kCode, 7>(args...);
-    default:
-      return block<kCode, 8>(args...);
-  }
-}
-
 }  // namespace
 
 namespace se::cpu {
@@ -178,9 +156,11 @@ void absorb_floats8_avx512(const float* q,
                            int n_pieces,
                            const Running& run,
                            Ahead* ahead) {
-  if (f.type == CodeType::kE4M3)
-    return by_rows<CodeType::kE4M3>(rows, q, q_stride, scale, f, pieces, n_pieces, run, ahead);
-  by_rows<CodeType::kE5M2>(rows, q, q_stride, scale, f, pieces, n_pieces, run, ahead);
+  with_rows(rows, [&]<int kRows>() {
+    const auto absorb =
+        f.type == CodeType::kE4M3 ? block<CodeType::kE4M3, kRows> : block<CodeType::kE5M2, kRows>;
+    absorb(q, q_stride, scale, f, pieces, n_pieces, run, ahead);
+  });
 }
 
 }  // namespace se::cpu
