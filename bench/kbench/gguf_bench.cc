@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <thread>
 
 #include "base/fmt.h"
@@ -175,6 +176,12 @@ void gguf_cases(Bench& b) {
         const double e = p.error(bits);
         b.check("gguf before timing", e <= kTolerance, e);
         b.report("skinny_blocks", name(c), p.bytes(), e, b.measure([&] { p.enqueue(b); }));
+        std::deque<Product> all;
+        for (int i = 0; i < copies_in_a_row(p.bytes()); ++i) all.emplace_back(c);
+        b.report(
+            "skinny_blocks in a row", name(c), p.bytes(), e, b.measure_in_a_row(int(all.size()), [&](int i) {
+              all[size_t(i)].enqueue(b);
+            }));
       }
     }
   }

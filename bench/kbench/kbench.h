@@ -25,6 +25,10 @@ class Bench {
   cuda::Stream& stream() { return stream_; }
   // Of `op` as enqueued on stream(), replayed from a graph, each time after a read of 512 MiB.
   Stats measure(const std::function<void()>& op);
+  // Of one of `copies` of an op, op(0), op(1), .., one after another in one graph: what it takes among other
+  // kernels, where a launch and what lies ahead of pdl_wait() hide behind the kernel before. Each copy must
+  // have data of its own, all of them several times what L2 holds (copies_in_a_row).
+  Stats measure_in_a_row(int copies, const std::function<void(int)>& op);
   // The JSON line of a measured case.
   void report(const std::string& op, const std::string& shape, double bytes, double error, const Stats& s);
   // The same for what arithmetic bounds: flops instead of bytes.
@@ -42,6 +46,7 @@ class Bench {
   cuda::Buffer flush_, sink_;
 };
 
+int copies_in_a_row(double bytes);  // 4 to 48, together 1.2 GB if that is enough
 cuda::Buffer device_memory(int64_t bytes);
 // Random 16-bit floats, uniform in [-scale, scale), bf16 or f16.
 void fill_random(void* to, int64_t elements, bool bf16, float scale, uint64_t seed, cuda::Stream& stream);

@@ -1,6 +1,7 @@
 // Decode attention over latents: checks and times.
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <optional>
 
@@ -171,6 +172,17 @@ void time_case(Bench& b, const std::string& shape, const LatentCase& c) {
   const double worst = c.rows.size() > 1 ? 0 : step.error(b);
   b.check("latent " + shape, worst <= kTolerance, worst);
   b.report("attend_latent", shape, step.bytes(), worst, b.measure([&] { step.enqueue(b); }));
+  if (step.bytes() > 1e9) return;
+  std::deque<LatentStep> all;
+  for (int i = 0; i < copies_in_a_row(step.bytes()); ++i) {
+    LatentCase other = c;
+    other.seed = c.seed + 1 + uint64_t(i);
+    all.emplace_back(other, b);
+  }
+  b.report(
+      "attend_latent in a row", shape, step.bytes(), worst, b.measure_in_a_row(int(all.size()), [&](int i) {
+        all[size_t(i)].enqueue(b);
+      }));
 }
 
 }  // namespace

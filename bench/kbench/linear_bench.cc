@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <deque>
 
 #include "base/fmt.h"
 #include "base/half.h"
@@ -166,6 +167,12 @@ void linear_cases(Bench& b) {
       const double e = l.error(b);
       b.check("linear " + name(c), e <= kTolerance, e);
       b.report("skinny_linear", name(c), l.bytes(), e, b.measure([&] { l.enqueue(b); }));
+      std::deque<Linear> all;
+      for (int i = 0; i < copies_in_a_row(l.bytes()); ++i) all.emplace_back(c, b);
+      b.report(
+          "skinny_linear in a row", name(c), l.bytes(), e, b.measure_in_a_row(int(all.size()), [&](int i) {
+            all[size_t(i)].enqueue(b);
+          }));
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 
 #include "base/fmt.h"
 #include "kbench/kbench.h"
@@ -42,6 +43,15 @@ Stats Bench::measure(const std::function<void()>& op) {
   const auto at = [&](double f) { return us[size_t(f * double(us.size() - 1) + 0.5)]; };
   return {at(0.5), at(0.1), at(0.9)};
 }
+
+Stats Bench::measure_in_a_row(int copies, const std::function<void(int)>& op) {
+  const Stats all = measure([&] {
+    for (int i = 0; i < copies; ++i) op(i);
+  });
+  return {all.median / copies, all.p10 / copies, all.p90 / copies};
+}
+
+int copies_in_a_row(double bytes) { return int(std::clamp(1.2e9 / std::max(bytes, 1.0), 4.0, 48.0)); }
 
 void Bench::report(
     const std::string& op, const std::string& shape, double bytes, double error, const Stats& s) {
@@ -105,6 +115,17 @@ void read_cases(Bench& b) {  // the ceilings: nothing, and a plain read
     fill_random(from.data(), from.bytes() / 2, true, 1, 7, b.stream());
     const Stats s = b.measure([&] { read_all(from.data(), from.bytes(), sink.data(), b.stream()); });
     b.report("read", format("{} MiB", mib), double(from.bytes()), 0, s);
+    if (mib <= 256) {
+      const int copies = copies_in_a_row(double(from.bytes()));
+      std::deque<cuda::Buffer> all;
+      for (int i = 0; i < copies; ++i) {
+        all.push_back(device_memory(mib << 20));
+        fill_random(all.back().data(), mib << 19, true, 1, uint64_t(i), b.stream());
+      }
+      const Stats r = b.measure_in_a_row(
+          copies, [&](int i) { read_all(all[size_t(i)].data(), mib << 20, sink.data(), b.stream()); });
+      b.report("read in a row", format("{} MiB", mib), double(from.bytes()), 0, r);
+    }
     const Stats c = b.measure([&] { read_all_by_copies(from.data(), from.bytes(), b.stream()); });
     b.report("read by the copy engine", format("{} MiB", mib), double(from.bytes()), 0, c);
   }

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <numeric>
 #include <set>
 
@@ -13,7 +14,7 @@ namespace se::kbench {
 MoeStep::MoeStep(const MoeCase& c, Bench& b) : c_(c) {
   const int64_t e = c.experts, k = c.k, inner = c.inner, pairs = int64_t(c.rows) * c.top_k;
   x_.resize(size_t(c.rows * k)), norm_.resize(size_t(k));
-  for (size_t i = 0; i < x_.size(); ++i) x_[i] = 2 * random_float(15, i);
+  for (size_t i = 0; i < x_.size(); ++i) x_[i] = 2 * random_float(15 + 100 * c.seed, i);
   for (size_t i = 0; i < norm_.size(); ++i) norm_[i] = 1 + 0.5f * random_float(16, i);
   x_on_ = upload(x_), norm_on_ = upload(norm_);
   gate_ = device_memory(e * k * 2), up_ = device_memory(e * 2 * inner * k),
@@ -201,6 +202,29 @@ void moe_cases(Bench& b) {
     b.report("moe", format("{} rows, route and experts", rows), m.expert_bytes(), 0, b.measure([&] {
       m.route(b), m.experts(b);
     }));
+    std::deque<MoeStep> all;
+    for (int i = 0; i < copies_in_a_row(m.expert_bytes()); ++i) {
+      MoeCase other = c;
+      other.seed = uint64_t(i + 1);
+      all.emplace_back(other, b);
+    }
+    double bytes = 0;  // mean: each copy chooses its own
+    for (const MoeStep& s : all) {
+      s.route(b), s.experts(b);
+      b.stream().synchronize();
+      bytes += s.expert_bytes() / double(all.size());
+    }
+    b.report("moe in a row",
+             format("{} rows, route and experts", rows),
+             bytes,
+             0,
+             b.measure_in_a_row(int(all.size()),
+                                [&](int i) { all[size_t(i)].route(b), all[size_t(i)].experts(b); }));
+    b.report("moe_experts in a row",
+             format("{} rows, chosen before", rows),
+             bytes,
+             0,
+             b.measure_in_a_row(int(all.size()), [&](int i) { all[size_t(i)].experts(b); }));
   }
 }
 

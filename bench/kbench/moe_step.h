@@ -9,6 +9,7 @@ namespace se::kbench {
 
 struct MoeCase {
   int rows = 1, k = 2048, inner = 768, experts = 128, top_k = 8;
+  uint64_t seed = 0;  // of x, so of the choice
 };
 
 class MoeStep {

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <numeric>
 
@@ -205,6 +206,17 @@ void quest_cases(Bench& b) {
                s.bytes(),
                error,
                t);
+      if (page_bytes) continue;
+      std::deque<Scores> all;
+      for (int i = 0; i < copies_in_a_row(s.bytes()); ++i)
+        all.emplace_back(std::vector<int32_t>(size_t(rows), 8192), 4, 8, 1, page_bytes, b);
+      b.report("quest_scores in a row",
+               format("8192 pages x 4 heads, {} rows", rows),
+               s.bytes(),
+               error,
+               b.measure_in_a_row(int(all.size()), [&](int i) {
+                 quest::cuda::score_units(all[size_t(i)].params(), b.stream());
+               }));
     }
   }
   const Scores kivi({4096}, 4, 8, 1, 0, b, 15);
