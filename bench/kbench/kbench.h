@@ -21,7 +21,12 @@ struct Stats {
 
 class Bench {
  public:
-  Bench(const cuda::DeviceFacts& facts, int repeats);
+  // share: this process takes every share.of-th of an op's checks, from the share.at-th on (where the op
+  // asks).
+  struct Share {
+    int at = 0, of = 1;
+  };
+  Bench(const cuda::DeviceFacts& facts, int repeats, Share share);
   cuda::Stream& stream() { return stream_; }
   // Of `op` as enqueued on stream(), replayed from a graph, each time after a read of 512 MiB.
   Stats measure(const std::function<void()>& op);
@@ -36,12 +41,14 @@ class Bench {
       const std::string& op, const std::string& shape, double flops, double error, const Stats& s);
   // Counts a check; prints it if it failed, or `always`.
   void check(const std::string& what, bool good, double error, bool always = false);
+  bool next_is_ours() { return met_++ % share_.of == share_.at; }
   int failures() const { return failures_; }
   int checks() const { return checks_; }
 
  private:
   cuda::DeviceFacts facts_;
-  int repeats_, failures_ = 0, checks_ = 0;
+  Share share_;
+  int repeats_, failures_ = 0, checks_ = 0, met_ = 0;
   cuda::Stream stream_;
   cuda::Buffer flush_, sink_;
 };

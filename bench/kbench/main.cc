@@ -1,5 +1,6 @@
 // sparse-engine-kbench: checks and times the CUDA kernels.
 //   --check      checks only: small shapes, fit for compute-sanitizer
+//   --share I/N  of the checks that are many (sample), every N-th from the I-th on
 //   --repeats N  (default 50)       --op NAME: read attention prefill blocks latent quest topk linear moe
 //   block_gemm gemm moe_prompt small sample scores keep gguf layer      --device cuda:N
 #include <algorithm>
@@ -13,8 +14,12 @@
 
 namespace se::kbench {
 
-Bench::Bench(const cuda::DeviceFacts& facts, int repeats)
-    : facts_(facts), repeats_(repeats), flush_(device_memory(512 << 20)), sink_(device_memory(256)) {
+Bench::Bench(const cuda::DeviceFacts& facts, int repeats, Share share)
+    : facts_(facts),
+      share_(share),
+      repeats_(repeats),
+      flush_(device_memory(512 << 20)),
+      sink_(device_memory(256)) {
   SE_CUDA(cudaMemset(flush_.data(), 1, size_t(flush_.bytes())));
 }
 
@@ -135,6 +140,7 @@ int run(int argc, char** argv) {
   bool only_check = false;
   int repeats = 50;
   const char *op = "", *device = "cuda";
+  Bench::Share share;
   for (int i = 1; i < argc; ++i) {
     const bool more = i + 1 < argc;
     if (!std::strcmp(argv[i], "--check"))
@@ -145,6 +151,10 @@ int run(int argc, char** argv) {
       op = argv[++i];
     else if (!std::strcmp(argv[i], "--device") && more)
       device = argv[++i];
+    else if (!std::strcmp(argv[i], "--share") && more &&
+             std::sscanf(argv[++i], "%d/%d", &share.at, &share.of) == 2 && share.at >= 0 &&
+             share.at < share.of)
+      continue;
     else {
       std::fprintf(stderr, "unknown argument '%s': see bench/kbench/main.cc\n", argv[i]);
       return 2;
@@ -156,7 +166,7 @@ int run(int argc, char** argv) {
     return 1;
   }
   std::printf("# %s\n", cuda::to_string(*facts).c_str());
-  Bench b(*facts, repeats);
+  Bench b(*facts, repeats, share);
   const auto wanted = [&](const char* name) { return !*op || !std::strcmp(op, name); };
   struct Op {
     const char* name;

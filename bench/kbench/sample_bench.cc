@@ -127,6 +127,7 @@ class Sampling {
 void sample_checks(Bench& b) {
   for (int64_t vocab : {1, 31, 255, 256, 257, 1000, 2049, 49152, 151669, 151936, 262144}) {
     for (Kind kind : {kNormal, kTies, kFlat, kPeaked}) {
+      if (!b.next_is_ours()) continue;
       const bool large = vocab > 3000;
       int ties = 0, wrong = 0, rows = 0;
       bool same = true;
