@@ -15,24 +15,28 @@ nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem --format=csv,noh
 "$bench" ${KBENCH_ARGS} | tee "$out/kbench.jsonl"
 rc=$?
 
-# One tool over the checks of one op; what did not come to its end in 90 s says so.
+# One tool over the checks of one op (and what else the bench is told); what did not come to its end in 200 s says so.
 sanitize() {
-  local only=() status said
-  [ "$1" = racecheck ] && only=(--kernel-regex kns=cuda)  # not the references beside ours
-  said=$(timeout 90 compute-sanitizer --tool "$1" "${only[@]}" --print-limit 5 "$bench" --check --op "$2" 2>&1)
+  local only=() status said tool=$1 op=$2
+  shift 2
+  [ "$tool" = racecheck ] && only=(--kernel-regex kns=cuda)  # not the references beside ours
+  said=$(timeout 200 compute-sanitizer --tool "$tool" "${only[@]}" --print-limit 5 "$bench" --check --op "$op" "$@" 2>&1)
   status=$?
-  [ $status = 124 ] && said+=$'\n'"stopped after 90 s, $(grep -c '^========= Error' <<<"$said") errors so far"
-  printf '%s %s: %s\n' "$1" "$2" "$(tail -1 <<<"$said")"
+  [ $status = 124 ] && said+=$'\n'"stopped after 200 s, $(grep -c '^========= Error' <<<"$said") errors so far"
+  printf '%s: %s\n' "$tool $op${*:+ $*}" "$(tail -1 <<<"$said")"
   grep -A6 -E '^========= (Error|Warning)|^FAILED' <<<"$said" | head -20
   return 0
 }
 if [ "$2" = sanitize ]; then
   export -f sanitize
   # Many at a time: they wait for the processor, not for the GPU. The slow ones first.
+  { for i in {0..4}; do echo "racecheck sample --few --share $i/5"; done
   for op in sample scores prefill keep moe linear attention latent blocks moe_prompt block_gemm gemm small gguf topk quest; do
     for tool in racecheck initcheck memcheck; do
-      [ "$tool $op" = "racecheck gemm" ] || echo "$tool $op"  # it breaks inside cuBLASLt's own kernels
+      [ "$tool $op" = "racecheck gemm" ] && continue    # it breaks inside cuBLASLt's own kernels
+      [ "$tool $op" = "racecheck sample" ] && continue  # seconds a row: few rows, above
+      echo "$tool $op"
     done
-  done | xargs -P "$(nproc)" -L 1 bash -c 'sanitize "$0" "$1"' | tee "$out/sanitizer.txt"
+  done; } | xargs -P "$(nproc)" -L 1 bash -c 'sanitize "$0" "$@"' | tee "$out/sanitizer.txt"
 fi
 exit $rc

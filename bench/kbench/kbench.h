@@ -21,10 +21,11 @@ struct Stats {
 
 class Bench {
  public:
-  // share: this process takes every share.of-th of an op's checks, from the share.at-th on (where the op
-  // asks).
+  // Where an op asks: this process takes every of-th of its checks, from the at-th on; few: as few rows as
+  // show all of the code, for racecheck, which takes ten seconds for a row of a cluster's.
   struct Share {
     int at = 0, of = 1;
+    bool few = false;
   };
   Bench(const cuda::DeviceFacts& facts, int repeats, Share share);
   cuda::Stream& stream() { return stream_; }
@@ -41,6 +42,7 @@ class Bench {
       const std::string& op, const std::string& shape, double flops, double error, const Stats& s);
   // Counts a check; prints it if it failed, or `always`.
   void check(const std::string& what, bool good, double error, bool always = false);
+  bool few() const { return share_.few; }
   bool next_is_ours() { return met_++ % share_.of == share_.at; }
   int failures() const { return failures_; }
   int checks() const { return checks_; }

@@ -1,5 +1,6 @@
 // sparse-engine-kbench: checks and times the CUDA kernels.
 //   --check      checks only: small shapes, fit for compute-sanitizer
+//   --few        sample checks five single rows only: for racecheck
 //   --share I/N  of the checks that are many (sample), every N-th from the I-th on
 //   --repeats N  (default 50)       --op NAME: read attention prefill blocks latent quest topk linear moe
 //   block_gemm gemm moe_prompt small sample scores keep gguf layer      --device cuda:N
@@ -145,6 +146,8 @@ int run(int argc, char** argv) {
     const bool more = i + 1 < argc;
     if (!std::strcmp(argv[i], "--check"))
       only_check = true;
+    else if (!std::strcmp(argv[i], "--few"))
+      share.few = true;
     else if (!std::strcmp(argv[i], "--repeats") && more)
       repeats = std::max(1, std::atoi(argv[++i]));
     else if (!std::strcmp(argv[i], "--op") && more)
