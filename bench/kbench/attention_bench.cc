@@ -45,6 +45,29 @@ void check_batch_mates(Bench& b, DecodeType type) {
           true);
 }
 
+// What the kernel ahead still writes is not read before it is done, whatever else is read ahead of that.
+void check_ahead(Bench& b, DecodeType type) {
+  constexpr const char* kWhat[] = {"nothing", "tables", "the past"};
+  Case c;
+  c.type = type;
+  if (type == DecodeType::kKivi4) c.page = c.unit = 32;
+  c.rows = {{tokens_in_runs(992, c.unit), 128}, {tokens_in_runs(352, c.unit), 64}};
+  Step step(c, b);
+  step.enqueue(b);
+  b.stream().synchronize();
+  const auto want = step.out();
+  for (int ahead = 0; ahead < 3; ++ahead) {
+    step.ahead = cuda::DecodeAhead(ahead);
+    step.enqueue(b);
+    b.stream().synchronize();
+    const bool same = step.out() == want;
+    step.enqueue_after_late_writer(b);
+    b.stream().synchronize();
+    b.check(
+        format("attention {}: {} ahead", name_of(type), kWhat[ahead]), same && step.out() == want, 0, true);
+  }
+}
+
 void time_case(Bench& b, const std::string& shape, const Case& c) {
   Step step(c, b);
   step.enqueue(b);
@@ -59,10 +82,15 @@ void time_case(Bench& b, const std::string& shape, const Case& c) {
     other.seed = c.seed + 1 + uint64_t(i);
     all.emplace_back(other, b);
   }
-  b.report(
-      "attend_decode in a row", shape, step.bytes(), worst, b.measure_in_a_row(int(all.size()), [&](int i) {
-        all[size_t(i)].enqueue(b);
-      }));
+  for (auto ahead : {cuda::DecodeAhead::kTables, cuda::DecodeAhead::kPast}) {
+    for (Step& s : all) s.ahead = ahead;
+    const bool past = ahead == cuda::DecodeAhead::kPast;
+    b.report(past ? "attend_decode in a row, the past ahead" : "attend_decode in a row, tables ahead",
+             shape,
+             step.bytes(),
+             worst,
+             b.measure_in_a_row(int(all.size()), [&](int i) { all[size_t(i)].enqueue(b); }));
+  }
 }
 
 void check_groups(Bench& b) {
@@ -129,6 +157,7 @@ void attention_checks(Bench& b) {
       check_case(b, format("{}: pages of 64, groups of 12", name_of(type)), c);
     }
     check_batch_mates(b, type);
+    check_ahead(b, type);
   }
   check_groups(b);
 }

@@ -1,6 +1,5 @@
 // bench/kbench/attention_step.h -- one decode step on the device over made-up paged K/V.
 #pragma once
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,13 +26,16 @@ struct Case {
 class Step {
  public:
   Step(const Case& c, Bench& b);
-  void enqueue(Bench& b) { cuda::attend_decode(args_, part_, plan_, *workspace_, b.stream()); }
+  void enqueue(Bench& b) { cuda::attend_decode(args_, part_, plan_, ahead, b.stream()); }
+  // Behind a kernel that lets it start and only then writes all that `ahead` does not exclude.
+  void enqueue_after_late_writer(Bench& b);
   cuda::DecodePlan& plan() { return plan_; }
   std::vector<float> out() const { return download<float>(args_.out.data, args_.out.numel()); }
   double bytes() const;  // the past's K and V, their scales, and the run table, each read once
   // The greatest of |out - ref| / max |ref| over a head, and of |lse - ref| / max(1, |ref|), over all rows
   // and heads; 1e30 where something was not written.
   double error(Bench& b) const;
+  cuda::DecodeAhead ahead = cuda::DecodeAhead::kNothing;
 
  private:
   int64_t pick(int64_t below, int64_t i) const;
@@ -50,7 +52,6 @@ class Step {
   AttendArgs args_;
   AttentionPart part_;
   cuda::DecodePlan plan_;
-  std::optional<cuda::Workspace> workspace_;
   int64_t places_ = 1;
 };
 

@@ -2,6 +2,7 @@
 #include <cuda_fp16.h>
 
 #include "device/cuda/hopper.cuh"
+#include "device/cuda/launch.h"
 #include "kbench/kbench.h"
 
 namespace se::kbench {
@@ -52,6 +53,23 @@ __global__ void channel_0(char* arena,
   if (at >= pages_heads) return;
   char* row = arena + at / heads * page_bytes + (at % heads * items + i % items) * row_bytes;
   *reinterpret_cast<__nv_bfloat16*>(row) = __float2bfloat16(value[at]);
+}
+
+struct LateWrites {
+  LateWrite all[16];
+  int n;
+};
+__global__ void late_writer(const __grid_constant__ LateWrites w) {
+  cuda::pdl_wait();
+  cuda::pdl_release();
+  uint64_t begin, now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
+  do {
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  } while (now - begin < 50000);
+  for (int i = 0; i < w.n; ++i)
+    for (int64_t at = threadIdx.x; at < w.all[i].bytes; at += blockDim.x)
+      static_cast<char*>(w.all[i].to)[at] = static_cast<const char*>(w.all[i].from)[at];
 }
 
 // Pieces of 4 KiB at offsets from a table, a warp each, all loads of a piece under way at once.
@@ -140,6 +158,13 @@ void fill_bytes(void* to, int64_t bytes, bool any, uint64_t seed, cuda::Stream& 
 void fill_floats(void* to, int64_t n, float least, float most, uint64_t seed, cuda::Stream& stream) {
   fill_f32<<<1024, 256, 0, stream.get()>>>(static_cast<float*>(to), n, least, most, seed);
   SE_CUDA(cudaGetLastError());
+}
+
+void write_late(const std::vector<LateWrite>& writes, cuda::Stream& stream) {
+  LateWrites w;
+  w.n = int(writes.size());
+  for (int i = 0; i < w.n; ++i) w.all[i] = writes[size_t(i)];
+  cuda::launch(late_writer, dim3(1), 1024, 0, stream.get(), w);
 }
 
 void gather_all(

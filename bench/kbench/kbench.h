@@ -64,6 +64,13 @@ void read_all_by_copies(const void* from, int64_t bytes, cuda::Stream& stream); 
 // Random bytes (a multiple of 8); unless `any`, E4M3 codes below 8 in size.
 void fill_bytes(void* to, int64_t bytes, bool any, uint64_t seed, cuda::Stream& stream);
 void fill_floats(void* to, int64_t n, float least, float most, uint64_t seed, cuda::Stream& stream);
+// A kernel that lets the next one start, waits 50 us and then copies; at most 16.
+struct LateWrite {
+  void* to;
+  const void* from;
+  int64_t bytes;
+};
+void write_late(const std::vector<LateWrite>& writes, cuda::Stream& stream);
 // Reads pieces of 4 KiB at `offsets` (device).
 void gather_all(
     const void* from, const int64_t* offsets, int64_t pieces, int blocks, void* sink, cuda::Stream& stream);

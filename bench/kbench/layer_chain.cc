@@ -118,6 +118,8 @@ Chain::Chain(const ChainCase& c, const ChainWeights& w, Bench& b) : c_(c), w_(w)
   splits_ = int((places + c.split - 1) / c.split), grid_ = cuda::decode_grid(cuda::DecodeType::kBF16, m.dim);
   const int64_t parts = rows * m.kv_heads * splits_ * 8;
   part_out_ = device_memory(parts * m.dim * 4), part_lse_ = device_memory(parts * 8);
+  SE_CUDA(cudaMemset(part_out_.data(), 0xff, size_t(part_out_.bytes())));
+  SE_CUDA(cudaMemset(part_lse_.data(), 0xff, size_t(part_lse_.bytes())));
   ready_ = upload(std::vector<int32_t>(kReady, 0));
   const int64_t pairs = rows * m.top_k;
   route_logits_ = device_memory(rows * m.experts * 4), weight_ = device_memory(pairs * 4);
@@ -138,13 +140,13 @@ cuda::DecodeParams Chain::attention(int i) const {
   p.start = (c_.chosen ? chosen_starts_ : starts_).ptr<int64_t>();
   p.offset = offsets_.ptr<int64_t>() + int64_t(i) * c_.rows, p.counts = counts_.ptr<int32_t>(),
   p.rows = c_.rows;
-  p.ids = ids_.ptr<int32_t>(), p.n = n_.ptr<int32_t>(), p.cap = c_.rows, p.tables_ahead = true;
+  p.ids = ids_.ptr<int32_t>(), p.n = n_.ptr<int32_t>(), p.cap = c_.rows;
+  p.ahead = c_.chosen ? cuda::DecodeAhead::kTables : cuda::DecodeAhead::kPast;
   p.q_start = q_start_.ptr<int32_t>(), p.kv_from = from_.ptr<int32_t>(), p.split = split_.ptr<int32_t>();
   p.q = qkv_.ptr<float>(), p.q_token = qkv, p.q_head = m.dim;
   p.new_k = p.q + q, p.new_v = p.new_k + kv, p.new_token = qkv, p.new_head = m.dim;
   p.kv_heads = m.kv_heads, p.group = m.q_heads / m.kv_heads, p.scale = float(1 / std::sqrt(double(m.dim)));
-  p.part_out = part_out_.ptr<float>(), p.part_lse = part_lse_.ptr<float>(),
-  p.ready = ready_.ptr<int32_t>() + 256;
+  p.part_out = part_out_.ptr<float>(), p.part_lse = part_lse_.ptr<float>();
   p.max_splits = splits_, p.out_token = q, p.out_head = m.dim;
   if (c_.rows > 8)
     p.out16 = out16_.ptr<__half>();

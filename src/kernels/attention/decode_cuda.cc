@@ -1,5 +1,6 @@
 #include "kernels/attention/decode_cuda.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "device/cuda/memory.h"
@@ -116,16 +117,12 @@ DecodePlan plan_decode(DecodeType type, int dim, int64_t cap, int unit, int leas
   SE_CHECK(dim == 128 || (dim == 64 && (type == DecodeType::kBF16 || type == DecodeType::kF16)),
            "{} channels a head: expected 128, or 64 in 16 bits",
            dim);
-  auto ready = Buffer::allocate(int64_t(entries) * 4);
-  SE_CHECK(ready.ok(), "{}", ready.status().message());
-  SE_CUDA(cudaMemset(ready->data(), 0, size_t(entries) * 4));
-  const int64_t splits = (cap * unit + least_split - 1) / least_split;
-  return {decode_grid(type, dim), int(splits < 1 ? 1 : splits), ready.take()};
-}
-
-int64_t decode_workspace_bytes(const DecodePlan& plan, int rows, int kv_heads, int group, int dim) {
-  const int64_t parts = int64_t(rows) * kv_heads * decode_slices(group) * plan.max_splits;
-  return parts * 8 * (dim + 2) * int64_t(sizeof(float)) + 512;
+  const int64_t splits = std::max<int64_t>(1, (cap * unit + least_split - 1) / least_split);
+  auto parts = Buffer::allocate(entries * splits * 8 * (dim + 2) * int64_t(sizeof(float)));
+  SE_CHECK(parts.ok(), "{}", parts.status().message());
+  SE_CUDA(cudaMemset(parts->data(), 0xff, size_t(parts->bytes())));
+  SE_CUDA(cudaStreamSynchronize(nullptr));
+  return {decode_grid(type, dim), int(splits), parts.take()};
 }
 
 DecodeParams decode_params(const AttendArgs& args, const AttentionPart& part) {
@@ -157,18 +154,19 @@ DecodeParams decode_params(const AttendArgs& args, const AttentionPart& part) {
 void attend_decode(const AttendArgs& args,
                    const AttentionPart& part,
                    const DecodePlan& plan,
-                   Workspace& workspace,
+                   DecodeAhead ahead,
                    Stream& stream) {
   const DecodeType type = decode_type(part);
   DecodeParams p = decode_params(args, part);
   const int dim = channels(part, type);
-  const int64_t entries = int64_t(p.cap) * p.kv_heads * decode_slices(p.group);
-  SE_CHECK(entries * 4 <= plan.ready.bytes(), "{} entries, planned for {}", entries, plan.ready.bytes() / 4);
-  p.max_splits = plan.max_splits, p.ready = plan.ready.ptr<int32_t>();
-  const int64_t mark = workspace.mark(), parts = entries * plan.max_splits;
-  p.part_out = workspace.take<float>(parts * 8 * dim), p.part_lse = workspace.take<float>(parts * 8 * 2);
+  const int64_t numbers = int64_t(p.cap) * p.kv_heads * decode_slices(p.group) * plan.max_splits * 8;
+  SE_CHECK(numbers * (dim + 2) * 4 <= plan.parts.bytes(),
+           "parts of {} bytes, planned for {}",
+           numbers * (dim + 2) * 4,
+           plan.parts.bytes());
+  p.max_splits = plan.max_splits, p.ahead = ahead;
+  p.part_out = plan.parts.ptr<float>(), p.part_lse = p.part_out + numbers * dim;
   decode_attention(p, type, dim, plan.grid, stream);
-  workspace.rewind(mark);  // later ops of the stream may reuse it
 }
 
 }  // namespace se::cuda

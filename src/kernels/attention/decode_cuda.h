@@ -24,12 +24,12 @@
 
 namespace se::cuda {
 
-// Host decisions, made once per batch bucket. `ready` counts finished splits and is zero between launches:
-// one launch at a time may use a plan.
+// Host decisions, made once per batch bucket, and where splits leave their results. One launch at a time may
+// use a plan.
 struct DecodePlan {
-  int grid = 0;        // blocks: what the device holds at once
+  int grid = 0;        // blocks: what the device holds at once, never more: they wait for one another
   int max_splits = 0;  // of any row: ceil(index.cap * unit / least split)
-  Buffer ready;
+  Buffer parts;        // all bits set between launches
 };
 
 // The format of a part: by its planes. Aborts where CUDA has no kernel for it.
@@ -37,9 +37,8 @@ DecodeType decode_type(const AttentionPart& part);
 // cap and unit of the index, the least split of any row it will see, the most entries (rows x kv_heads x
 // slices).
 DecodePlan plan_decode(DecodeType type, int dim, int64_t cap, int unit, int least_split, int entries);
-int64_t decode_workspace_bytes(const DecodePlan& plan, int rows, int kv_heads, int group, int dim);
 
-// What attend_decode hands to its kernels, less the plan's part (splits' results, ready, max_splits).
+// What attend_decode hands to its kernels, less the plan's part (splits' results, max_splits) and `ahead`.
 DecodeParams decode_params(const AttendArgs& args, const AttentionPart& part);
 
 // Decode rows (one token each, several present tokens allowed) of `args.list`; all tensors on the device.
@@ -48,7 +47,7 @@ DecodeParams decode_params(const AttendArgs& args, const AttentionPart& part);
 void attend_decode(const AttendArgs& args,
                    const AttentionPart& part,
                    const DecodePlan& plan,
-                   Workspace& workspace,
+                   DecodeAhead ahead,
                    Stream& stream);
 
 }  // namespace se::cuda

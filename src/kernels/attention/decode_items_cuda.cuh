@@ -2,8 +2,8 @@
 // decode_kernel_cuda.cuh.
 //
 // entry = (listed row, KV head, slice of 8 query heads); item = (entry, split), at least one per entry. The
-// block that finishes the last split of an entry merges them, in ascending order, with the present's tokens
-// last: which block that is does not show in the result.
+// last split takes in the present's tokens. When a block is done with its items it merges the splits of some
+// heads, in an order that their number sets: which block that is does not show in the result.
 #pragma once
 #include "device/cuda/hopper.cuh"
 #include "device/cuda/launch.h"
@@ -122,6 +122,21 @@ struct Item {
   Entry of;
 };
 
+__device__ __forceinline__ Item item_of(const DecodeParams& p,
+                                        const Entries& x,
+                                        int entry,
+                                        int split_at,
+                                        int splits,
+                                        const Entry* kept,
+                                        int keeps) {
+  Item it;
+  it.entry = entry, it.split_at = split_at, it.splits = splits;
+  it.of = entry < keeps ? kept[entry] : read_entry(p, x, p.ids[x.listed(entry)], entry);
+  it.head = it.of.head, it.q_head = it.head * p.group + it.of.slice * kHeads;
+  it.heads = min(kHeads, p.group - it.of.slice * kHeads);
+  return it;
+}
+
 __device__ __forceinline__ Item find_item(
     const DecodeParams& p, const Entries& x, int item, const int* prefix, const Entry* kept, int keeps) {
   int low = 0;
@@ -132,14 +147,8 @@ __device__ __forceinline__ Item find_item(
     else
       low = middle + 1;
   }
-  Item it;
-  it.entry = low;
   const int before = low == 0 ? 0 : prefix[low - 1];
-  it.split_at = item - before, it.splits = prefix[low] - before;
-  it.of = low < keeps ? kept[low] : read_entry(p, x, p.ids[x.listed(low)], low);
-  it.head = it.of.head, it.q_head = it.head * p.group + it.of.slice * kHeads;
-  it.heads = min(kHeads, p.group - it.of.slice * kHeads);
-  return it;
+  return item_of(p, x, low, item - before, prefix[low] - before, kept, keeps);
 }
 
 // A softmax under way: top in base 2, the sum of weights, the weighted sum of four channels.
@@ -155,6 +164,10 @@ __device__ __forceinline__ void absorb(State& s, float top, float total, const f
   s.total = s.total * old + f * total, s.top = now;
   s.acc.x = s.acc.x * old + f * acc.x, s.acc.y = s.acc.y * old + f * acc.y;
   s.acc.z = s.acc.z * old + f * acc.z, s.acc.w = s.acc.w * old + f * acc.w;
+}
+
+__device__ __forceinline__ void scale_by(State& s, float f) {
+  s.total *= f, s.acc.x *= f, s.acc.y *= f, s.acc.z *= f, s.acc.w *= f;
 }
 
 __device__ __forceinline__ float4 load4(const float* p) { return *reinterpret_cast<const float4*>(p); }
@@ -245,12 +258,42 @@ __device__ __forceinline__ void write_result(
         s.total > 0 ? (s.top + __log2f(s.total)) * kLn2 : -INFINITY;
 }
 
-// One more finished split; whether it was the entry's last. By one thread, after a barrier behind all writes.
-__device__ __forceinline__ bool count_split(int32_t* ready, int splits) {
-  int before;
-  asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(ready) : "memory");
-  if (before == splits - 1) *ready = 0;
-  return before == splits - 1;
+// A part is one split's sums of an entry. Each of its numbers is its own signal: between launches all are
+// kNotYet, bits that no arithmetic leaves (its NaNs are 0x7fffffff); whoever merges a part waits for each
+// number and puts kNotYet back. No fence, no counter.
+constexpr uint32_t kNotYet = 0xffffffffu;
+
+__device__ __forceinline__ uint32_t sure(float x) {
+  const uint32_t bits = __float_as_uint(x);
+  return bits == kNotYet ? 0x7fffffffu : bits;
+}
+__device__ __forceinline__ void put_part(float* to, const float4& x) {
+  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to),
+               "r"(sure(x.x)),
+               "r"(sure(x.y)),
+               "r"(sure(x.z)),
+               "r"(sure(x.w))
+               : "memory");
+}
+__device__ __forceinline__ void put_part(float* to, const float2& x) {
+  asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(sure(x.x)), "r"(sure(x.y))
+               : "memory");
+}
+// As it is now, and whether all of it is there.
+__device__ __forceinline__ bool look_at(const float* at, uint4& x) {
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "l"(at)
+               : "memory");
+  return x.x != kNotYet && x.y != kNotYet && x.z != kNotYet && x.w != kNotYet;
+}
+__device__ __forceinline__ bool look_at(const float* at, uint2& x) {
+  asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "l"(at) : "memory");
+  return x.x != kNotYet && x.y != kNotYet;
+}
+__device__ __forceinline__ void forget_part(float* sums, float* top, bool mine, int lane) {
+  if (mine) *reinterpret_cast<uint4*>(sums) = {kNotYet, kNotYet, kNotYet, kNotYet};
+  if (lane == 0) *reinterpret_cast<uint2*>(top) = {kNotYet, kNotYet};
 }
 
 // This thread's share of the sums over the warps of the block, in their order.
@@ -272,85 +315,95 @@ __device__ __forceinline__ State add_warps(const float (&results)[kWarps][Sums<D
   return s;
 }
 
-// A warp's share of the splits of an entry (warp, warp + kWarps, ..), added up into its place in shared
-// memory; the next split is on its way while one is added.
-template <int DIM, int kWarps>
-__device__ __forceinline__ void add_splits(const DecodeParams& p, const Item& it, float* to) {
-  using R = Sums<DIM>;
-  constexpr int kLoads = kHeads * DIM / 128;
-  const int64_t first = int64_t(it.entry) * p.max_splits;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const float* part = p.part_out + first * kHeads * DIM + lane * 4;
-  const float2* state = reinterpret_cast<const float2*>(p.part_lse) + first * kHeads + lane % kHeads;
-  float4 next[kLoads], acc[kLoads]{};
-  float2 next_state;
-  const auto fetch = [&](int split) {
-    if (split >= it.splits) return;
-    next_state = __ldcg(state + split * kHeads);
-#pragma unroll
-    for (int j = 0; j < kLoads; ++j)
-      next[j] = __ldcg(reinterpret_cast<const float4*>(part + int64_t(split) * kHeads * DIM + j * 128));
-  };
-  fetch(warp);
-  float top = -INFINITY, total = 0;  // of head lane % 8
-#pragma unroll 1
-  for (int split = warp; split < it.splits; split += kWarps) {
-    float4 value[kLoads];
-#pragma unroll
-    for (int j = 0; j < kLoads; ++j) value[j] = next[j];
-    const float2 own = next_state;
-    fetch(split + kWarps);
-    const float now = fmaxf(top, own.x), base = now == -INFINITY ? 0 : now;
-    const float old = power2(top - base), f = power2(own.x - base);
-    total = total * old + f * own.y, top = now;
-#pragma unroll
-    for (int j = 0; j < kLoads; ++j) {
-      const int head = (j * 128 + lane * 4) / DIM;
-      const float keep = __shfl_sync(~0u, old, head), x = __shfl_sync(~0u, f, head);
-      float4& a = acc[j];
-      a.x = a.x * keep + x * value[j].x, a.y = a.y * keep + x * value[j].y;
-      a.z = a.z * keep + x * value[j].z, a.w = a.w * keep + x * value[j].w;
-    }
-  }
-#pragma unroll
-  for (int j = 0; j < kLoads; ++j) {
-    const int at = j * 128 + lane * 4;
-    *reinterpret_cast<float4*>(to + at / DIM * R::kPitch + at % DIM) = acc[j];
-  }
-  if (lane < kHeads) to[R::kTop + lane] = top, to[R::kTotal + lane] = total;
-}
-
 // The end of an item: each warp's sums lie in `results`. All kWarps * 32 threads, which meet at barrier 1.
-// Twice if this is the last split of its entry to be done: for the split, then for all of them.
 template <int DIM, int kWarps>
 __device__ __forceinline__ void finish_item(const DecodeParams& p,
                                             const Item& it,
                                             const PresentToken<DIM>& present,
-                                            float (&results)[kWarps][Sums<DIM>::kFloats],
-                                            bool& last_one) {
-  const auto meet = [] { named_sync(1, kWarps * 32); };
+                                            float (&results)[kWarps][Sums<DIM>::kFloats]) {
+  named_sync(1, kWarps * 32);
+  Share<DIM>::template each<kWarps>([&](const Share<DIM>& own) {
+    State s = add_warps<DIM, kWarps>(results, own);
+    take_present(p, it, present, own, s);
+    if (it.splits == 1) return write_result(p, it, s, own.head, own.channel);
+    if (own.head >= it.heads) return;
+    const int64_t part = int64_t(it.entry) * p.max_splits + it.split_at;
+    put_part(p.part_out + part * kHeads * DIM + own.at, s.acc);
+    if (own.channel == 0) put_part(p.part_lse + (part * kHeads + own.head) * 2, float2{s.top, s.total});
+  });
+  named_sync(1, kWarps * 32);
+}
+
+// Merges the parts of one head of an entry, block by block as they come: when a block is done with its items.
+// All blocks are on the device at once, so all parts will come. A warp adds up splits warp, warp + kWarps,
+// ..; then the first warp adds up the warps.
+template <int DIM, int kWarps>
+__device__ __forceinline__ void merge_splits(const DecodeParams& p,
+                                             const Entries& x,
+                                             const int* prefix,
+                                             const Entry* kept,
+                                             int keeps,
+                                             float (&results)[kWarps][Sums<DIM>::kFloats]) {
+  using R = Sums<DIM>;
+  constexpr int kAtOnce = 5;  // 33 splits of a row that all processors share
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const bool mine = lane * 4 < DIM;
+  int turn = 0;  // of two places for the warps' sums
 #pragma unroll 1
-  for (bool split = true;; split = false) {
-    const bool all = !split || it.splits == 1;
-    meet();
-    Share<DIM>::template each<kWarps>([&](const Share<DIM>& own) {
-      State s = add_warps<DIM, kWarps>(results, own);
-      if (split) take_present(p, it, present, own, s);
-      if (all) {
-        write_result(p, it, s, own.head, own.channel);
-      } else {
-        const int64_t part = int64_t(it.entry) * p.max_splits + it.split_at;
-        __stcg(reinterpret_cast<float4*>(p.part_out + part * kHeads * DIM + own.at), s.acc);
-        if (own.channel == 0)
-          __stcg(reinterpret_cast<float2*>(p.part_lse) + part * kHeads + own.head, float2{s.top, s.total});
+  for (int unit = blockIdx.x; unit < x.all * kHeads; unit += gridDim.x) {
+    const int e = unit / kHeads, head = unit % kHeads;
+    const int before = e == 0 ? 0 : prefix[e - 1], splits = prefix[e] - before;
+    if (splits == 1) continue;
+    const Item it = item_of(p, x, e, before, splits, kept, keeps);
+    if (head >= it.heads) continue;
+    const int64_t first = int64_t(e) * p.max_splits * kHeads + head;
+    float* part = p.part_out + first * DIM + lane * 4;
+    float* state = p.part_lse + first * 2;
+    State s;
+#pragma unroll 1
+    for (int from = warp; from < splits; from += kWarps * kAtOnce) {
+      uint4 sums[kAtOnce];
+      uint2 tops[kAtOnce];
+      bool there[kAtOnce];
+      const auto look = [&](int i) {
+        const int split = from + i * kWarps;
+        return (!mine || look_at(part + split * kHeads * DIM, sums[i])) &
+               look_at(state + split * kHeads * 2, tops[i]);
+      };
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        sums[i] = {0, 0, 0, 0}, tops[i] = {__float_as_uint(-INFINITY), 0};
+        there[i] = from + i * kWarps >= splits || look(i);
       }
-    });
-    meet();
-    if (all) return;
-    if (threadIdx.x == 0) last_one = count_split(p.ready + it.entry, it.splits);
-    meet();
-    if (!last_one) return;
-    add_splits<DIM, kWarps>(p, it, results[threadIdx.x / 32]);
+      float now = s.top;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        while (!there[i]) there[i] = look(i);
+        now = fmaxf(now, __uint_as_float(tops[i].x));
+      }
+      __syncwarp();  // all lanes have seen the tops
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int split = from + i * kWarps;
+        if (split < splits) forget_part(part + split * kHeads * DIM, state + split * kHeads * 2, mine, lane);
+      }
+      const float base = now == -INFINITY ? 0 : now;
+      scale_by(s, power2(s.top - base)), s.top = now;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const float f = power2(__uint_as_float(tops[i].x) - base);
+        s.total += f * __uint_as_float(tops[i].y);
+        s.acc.x += f * __uint_as_float(sums[i].x), s.acc.y += f * __uint_as_float(sums[i].y);
+        s.acc.z += f * __uint_as_float(sums[i].z), s.acc.w += f * __uint_as_float(sums[i].w);
+      }
+    }
+    float* own = results[warp];
+    if (mine) *reinterpret_cast<float4*>(own + turn * R::kPitch + lane * 4) = s.acc;
+    if (lane == 0) own[R::kTop + turn] = s.top, own[R::kTotal + turn] = s.total;
+    named_sync(1, kWarps * 32);
+    if (warp == 0 && mine)
+      write_result(p, it, add_warps<DIM, kWarps>(results, Share<DIM>{turn * DIM + lane * 4}), head, lane * 4);
+    turn ^= 1;
   }
 }
 

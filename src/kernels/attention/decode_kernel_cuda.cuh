@@ -33,7 +33,6 @@ struct Shared {
   uint64_t full[kStages], empty[kStages];
   uint32_t there[kStages];
   int carry[F::kWarps + F::kProducers];
-  bool last_one;
   static_assert(F::kStage % 128 == 0);
 };
 
@@ -189,8 +188,14 @@ __device__ __forceinline__ void consume(
     float* result = s.results[warp];
     F::spill(o, lane, result);
     if (c == 0) result[Sums<DIM>::kTop + lane / 4] = top, result[Sums<DIM>::kTotal + lane / 4] = total;
-    finish_item<DIM, F::kWarps>(p, it, s.present, s.results, s.last_one);
+    finish_item<DIM, F::kWarps>(p, it, s.present, s.results);
   }
+  merge_splits<DIM, F::kWarps>(p, entries, prefix, s.kept, kKeeps, s.results);
+}
+
+__device__ __forceinline__ void wait() {
+  pdl_wait();
+  pdl_release();
 }
 
 template <typename F, int DIM>
@@ -201,11 +206,7 @@ __global__ __launch_bounds__(kThreads<F>, 1) void kernel(const __grid_constant__
   // The runs will be asked for when the tables are there: from DRAM to L2 meanwhile.
   const int64_t run = (int64_t(blockIdx.x) * kThreads<F> + threadIdx.x) * 16;
   if (run < p.run_count) asm volatile("prefetch.global.L2 [%0];" ::"l"(p.runs + run));
-  const auto wait = [] {
-    pdl_wait();
-    pdl_release();
-  };
-  if (!p.tables_ahead) wait();
+  if (p.ahead == DecodeAhead::kNothing) wait();
   Entries entries{(p.group + kHeads - 1) / kHeads, p.kv_heads, 0, p.by_row};
   const FirstRead read = read_first(p, entries);
   if (threadIdx.x % 32 == 0)  // a few of them a warp: one takes its time
@@ -214,12 +215,14 @@ __global__ __launch_bounds__(kThreads<F>, 1) void kernel(const __grid_constant__
       barrier_init(shared_address(&s.empty[i]), 32);
     }
   count_items<F::kWarps + F::kProducers>(p, entries, read, prefix, s.kept, kKeeps, s.carry);
-  if (p.tables_ahead) wait();
+  if (p.ahead == DecodeAhead::kTables) wait();
   const int items = entries.all == 0 ? 0 : prefix[entries.all - 1];
-  if (threadIdx.x >= F::kWarps * 32)
+  if (threadIdx.x >= F::kWarps * 32) {
     produce(p, entries, s, prefix, items);
-  else
+  } else {
+    if (p.ahead == DecodeAhead::kPast) wait();  // q and the present come now
     consume(p, entries, s, prefix, items);
+  }
 }
 
 constexpr int kUsualEntries = 256, kMostEntries = 2048, kMostInRow = 512;

@@ -9,6 +9,15 @@ namespace se::cuda {
 
 class Stream;
 
+// What a decode launch may read while kernels ahead of it on the stream still run, because they do not write
+// it. Those that may: the one just ahead, and the ones before it as far as kernels let their successors start
+// before they have waited themselves.
+enum class DecodeAhead : uint8_t {
+  kNothing,
+  kTables,  // all tables but the runs (a selection of a fixed number writes only these)
+  kPast,    // the runs too, and K and V of the tokens in them
+};
+
 // Everything the kernels need: plain numbers and device pointers, captured by value.
 struct DecodeParams {
   const char *k = nullptr, *v = nullptr;                      // planes; strides in bytes
@@ -23,9 +32,7 @@ struct DecodeParams {
   int row_heads = 1, rows = 1;                 // rows: of the step (the tables' length)
   const int32_t *ids = nullptr, *n = nullptr;  // the row list
   int cap = 0;                                 // most rows in it
-  // The kernel ahead of this one on the stream writes none of the tables but the runs (a selection of a fixed
-  // number), so that they are read while it runs.
-  bool tables_ahead = false;
+  DecodeAhead ahead = DecodeAhead::kNothing;
   const int32_t *q_start = nullptr, *kv_from = nullptr, *split = nullptr;
   const float* q = nullptr;  // f32 [tokens, q_heads, dim]; strides in elements
   int64_t q_token = 0, q_head = 0;
@@ -33,8 +40,8 @@ struct DecodeParams {
   int64_t new_token = 0, new_head = 0;
   int kv_heads = 0, group = 0;  // query heads of a KV head
   float scale = 1;
-  float *part_out = nullptr, *part_lse = nullptr;  // [cap * kv_heads * slices, max_splits, 8, dim or 2]
-  int32_t* ready = nullptr;                        // [cap * kv_heads * slices], zeros
+  // [cap * kv_heads * slices, max_splits, 8, dim or 2]; all bits set between launches
+  float *part_out = nullptr, *part_lse = nullptr;
   int max_splits = 0;
   uint32_t by_row = 0;                   // set by decode_attention: divides by the entries of a row
   float *out = nullptr, *lse = nullptr;  // f32 [tokens, q_heads (, dim)]; strides in elements; may be null
