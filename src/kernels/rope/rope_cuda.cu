@@ -29,6 +29,10 @@ __device__ void cos_sin(float angle, float& cos, float& sin) {
 template <int DIM>
 __global__ __launch_bounds__(kWarps * 32) void rope_kernel(const __grid_constant__ RopeWriteParams p) {
   constexpr int kPairs = DIM / 64;  // of a lane
+  // Ahead of its own wait, for this kernel is short: the next one's blocks start as the last of the kernel before
+  // leave, and what they read ahead of their wait is on its way when this one is done. It must be older than the
+  // kernel before.
+  pdl_release();
   const int lane = threadIdx.x % 32, heads = p.q_heads + 2 * p.kv_heads;
   const int64_t work = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32;
   const int token = int(work / heads), head = int(work % heads);
@@ -47,7 +51,6 @@ __global__ __launch_bounds__(kWarps * 32) void rope_kernel(const __grid_constant
     w[j][0] = norm ? __ldg(norm + at[j][0]) : 1, w[j][1] = norm ? __ldg(norm + at[j][1]) : 1;
   }
   pdl_wait();
-  pdl_release();
   if (token >= p.tokens) return;
   float* x = p.qkv + (int64_t(token) * heads + head) * DIM;
   float v[kPairs][2], sum = 0;
