@@ -135,9 +135,18 @@ class Selection {
     p_.score = score_.ptr<float>(), p_.score_row = stride_, p_.n = n_.ptr<int32_t>(),
     p_.rows = int(rows.size());
     p_.k = k, p_.index = index_.ptr<int32_t>();
+    std::vector<int64_t> runs, start;
+    for (const auto& r : rows) {
+      start.push_back(int64_t(runs.size()));
+      for (size_t i = 0; i < r.size(); ++i) runs.push_back(run(runs.size()));
+    }
+    runs_ = upload(runs), start_ = upload(start), out_runs_ = device_memory(int64_t(rows.size()) * p_.index_row * 8);
+    p_.runs = runs_.ptr<int64_t>(), p_.start = start_.ptr<int64_t>(), p_.out_runs = out_runs_.ptr<int64_t>();
   }
   const cuda::TopKParams& params() const { return p_; }
   bool right() const {  // against a stable sort
+    const auto runs = download<int64_t>(out_runs_.data(), int64_t(rows_.size()) * p_.index_row);
+    size_t begin = 0;
     const auto got = download<int32_t>(index_.data(), int64_t(rows_.size()) * p_.index_row);
     for (size_t r = 0; r < rows_.size(); ++r) {
       std::vector<int32_t> want(rows_[r].size());
@@ -150,6 +159,9 @@ class Selection {
       want.resize(std::min(want.size(), size_t(std::max(p_.k, 0))));
       std::sort(want.begin(), want.end());
       if (!std::equal(want.begin(), want.end(), got.begin() + int64_t(r) * p_.index_row)) return false;
+      for (size_t i = 0; i < want.size(); ++i)
+        if (runs[r * size_t(p_.index_row) + i] != run(begin + size_t(want[i]))) return false;
+      begin += rows_[r].size();
     }
     return true;
   }
@@ -157,7 +169,9 @@ class Selection {
  private:
   std::vector<std::vector<float>> rows_;
   int64_t stride_ = 0;
-  cuda::Buffer score_, n_, index_;
+  static int64_t run(size_t i) { return int64_t(i) * 0x100010001 + 7; }
+
+  cuda::Buffer score_, n_, index_, runs_, start_, out_runs_;
   cuda::TopKParams p_;
 };
 

@@ -51,13 +51,22 @@ struct Candidates {
   int index[kMost];
 };
 
-// Ranks the first n candidates (ascending indices) and writes the k best of them in that order. All threads.
-__device__ __forceinline__ void rank_candidates(
-    const Candidates& x, int n, int k, int32_t* index, int* carry) {
+// Ranks the first n candidates (ascending indices) and writes the k best of them in that order, and what `runs`
+// has for them, if anything, to out_runs. All threads.
+__device__ __forceinline__ void rank_candidates(const Candidates& x,
+                                                int n,
+                                                int k,
+                                                int32_t* index,
+                                                const int64_t* runs,
+                                                int64_t* out_runs,
+                                                int* carry) {
   const int mine = threadIdx.x / Candidates::kShare, part = threadIdx.x % Candidates::kShare,
             lane = threadIdx.x % 32;
   const uint32_t key = x.key[mine];
-  int rank = 0;            // better ones
+  const bool writes = part == 0 && mine < n;
+  const int its = writes ? x.index[mine] : 0;
+  const int64_t run = writes && runs ? runs[its] : 0;  // on its way while they are ranked
+  int rank = 0;                                        // better ones
   if (mine / 8 * 8 < n) {  // some of the warp's
 #pragma unroll 2
     for (int i = part * 4; i < n; i += 4 * Candidates::kShare) {
@@ -69,11 +78,14 @@ __device__ __forceinline__ void rank_candidates(
     }
     for (int d = 1; d < Candidates::kShare; d *= 2) rank += __shfl_xor_sync(~0u, rank, d);
   }
-  const bool chosen = part == 0 && mine < n && rank < k;
+  const bool chosen = writes && rank < k;
   const uint32_t all_chosen = __ballot_sync(~0u, chosen);
   int all;
   const int before = warps_before(__popc(all_chosen), carry, all);
-  if (chosen) index[before + __popc(all_chosen & ((1u << lane) - 1))] = x.index[mine];
+  if (!chosen) return;
+  const int at = before + __popc(all_chosen & ((1u << lane) - 1));
+  index[at] = its;
+  if (runs) out_runs[at] = run;
 }
 
 // kOne: rows of one chunk, whose keys stay in registers.
@@ -157,9 +169,14 @@ __global__ __launch_bounds__(kThreads, 1) void top_k_kernel(const __grid_constan
         at += __popc(here);
       }
       __syncthreads();
-      rank_candidates(candidates, all, k, index, carry[0]);
-      __syncthreads();
-      return gather();
+      rank_candidates(candidates,
+                      all,
+                      k,
+                      index,
+                      p.runs ? p.runs + start : nullptr,
+                      p.out_runs + row * p.index_row,
+                      carry[0]);
+      return;
     }
     low = ~0u, high = 0;
     __syncthreads();
