@@ -136,7 +136,10 @@ void gguf_checks(Bench& b) {
                           Case{type, 33, q8 ? 32 : 256, 5},
                           Case{type, 1000, 2048, 1, false, true},
                           Case{type, 300, 4096, 7, false, false},
-                          Case{type, 17000, 1024, 2, true, false}}) {
+                          Case{type, 1003, 1024, 4, true, false},
+                          Case{type, 17000, 1024, 2, true, false},
+                          Case{type, 17003, 768, 7, true, true},
+                          Case{type, 17003, 768, 3}}) {
       const Product p(c);
       p.enqueue(b);
       b.stream().synchronize();

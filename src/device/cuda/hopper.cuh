@@ -12,6 +12,7 @@
 #define SE_SUMS_4(d, i) "+f"(d[(i)]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
 #define SE_SUMS_8(d, i) SE_SUMS_4(d, i), SE_SUMS_4(d, (i) + 4)
 #define SE_SUMS_24(d, i) SE_SUMS_8(d, i), SE_SUMS_8(d, (i) + 8), SE_SUMS_8(d, (i) + 16)
+#define SE_SUMS_32(d) SE_SUMS_24(d, 0), SE_SUMS_8(d, 24)
 #define SE_SUMS_64(d, i) \
   SE_SUMS_24(d, i), SE_SUMS_24(d, (i) + 24), SE_SUMS_8(d, (i) + 48), SE_SUMS_8(d, (i) + 56)
 
@@ -51,6 +52,41 @@ __device__ __forceinline__ void barrier_init_done() {
 __device__ __forceinline__ void fence_shared_writes() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+// The address, in block `rank` of the cluster, of what lies at `at` in this one: for the three below alone.
+__device__ __forceinline__ uint32_t in_block(uint32_t at, unsigned rank) {
+  uint32_t there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
+  return there;
+}
+__device__ __forceinline__ void barrier_arrive_there(uint32_t at) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
+}
+// Stores whose bytes count for a barrier of the block that they go to.
+__device__ __forceinline__ void store_counted(uint32_t to, uint32_t done, float x) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to),
+               "f"(x),
+               "r"(done)
+               : "memory");
+}
+__device__ __forceinline__ void store_counted(uint32_t to, uint32_t done, const float (&x)[2]) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
+      "f"(x[0]),
+      "f"(x[1]),
+      "r"(done)
+      : "memory");
+}
+__device__ __forceinline__ void store_counted(uint32_t to, uint32_t done, const float (&x)[4]) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+          to),
+      "f"(x[0]),
+      "f"(x[1]),
+      "f"(x[2]),
+      "f"(x[3]),
+      "r"(done)
+      : "memory");
+}
 // A barrier of `threads` threads of a block, by number (1 to 15; 0 is __syncthreads).
 __device__ __forceinline__ void named_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -82,6 +118,10 @@ __device__ __forceinline__ void copy_bytes(uint32_t to, const void* from, uint32
       "r"(bytes),
       "r"(done)
       : "memory");
+}
+// The same to L2 alone.
+__device__ __forceinline__ void prefetch_bytes(const void* from, int64_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(int(bytes)) : "memory");
 }
 template <int kRegisters>
 __device__ __forceinline__ void registers_down() {
@@ -176,46 +216,44 @@ __device__ __forceinline__ void wgmma_24_turned(float (&d)[12], uint64_t a, uint
       : SE_SUMS_8(d, 0), SE_SUMS_4(d, 8)
       : "l"(a), "l"(b), "r"(add));
 }
-// A from registers, both with k contiguous: kN columns (16, 48), halves or BF16. The registers of A must stay
-// as they are until the wait: hand them to wgmma_keep behind it.
+// A from registers, both with k contiguous: kN columns (8, 16, 48, 64), halves or BF16. The registers of A
+// must stay as they are until the wait: hand them to wgmma_keep behind it.
+#define SE_WGMMA_ROWS(kN, type, sums, list, a0, a1, a2, a3, b, p)                                     \
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #p ", 0; wgmma.mma_async.sync.aligned.m64n" #kN     \
+               "k16.f32." type "." type " {" list "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b \
+               ", p, 1, 1, 0; }"                                                                      \
+               : sums                                                                                 \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_at), "r"(add))
+#define SE_LIST_4 "%0, %1, %2, %3"
+#define SE_LIST_8 SE_LIST_4 ", %4, %5, %6, %7"
+#define SE_LIST_24 SE_LIST_8 ", %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23"
+#define SE_LIST_32 SE_LIST_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
 template <int kN, bool kHalves>
-__device__ __forceinline__ void wgmma_rows(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b, int add) {
-  static_assert(kN == 16 || kN == 48);
+__device__ __forceinline__ void wgmma_rows(float (&d)[kN / 2],
+                                           const uint32_t (&a)[4],
+                                           uint64_t b_at,
+                                           int add) {
+  static_assert(kN == 8 || kN == 16 || kN == 48 || kN == 64);
+  if constexpr (kN == 8 && kHalves) SE_WGMMA_ROWS(8, "f16", SE_SUMS_4(d, 0), SE_LIST_4, 4, 5, 6, 7, 8, 9);
+  if constexpr (kN == 8 && !kHalves) SE_WGMMA_ROWS(8, "bf16", SE_SUMS_4(d, 0), SE_LIST_4, 4, 5, 6, 7, 8, 9);
   if constexpr (kN == 16 && kHalves)
-    asm volatile(
-        "{ .reg .pred p; setp.ne.b32 p, %13, 0; "
-        "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7"
-        "}, {%8, %9, %10, %11}, %12, p, 1, 1, 0; }"
-        : SE_SUMS_8(d, 0)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+    SE_WGMMA_ROWS(16, "f16", SE_SUMS_8(d, 0), SE_LIST_8, 8, 9, 10, 11, 12, 13);
   if constexpr (kN == 16 && !kHalves)
-    asm volatile(
-        "{ .reg .pred p; setp.ne.b32 p, %13, 0; "
-        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7"
-        "}, {%8, %9, %10, %11}, %12, p, 1, 1, 0; }"
-        : SE_SUMS_8(d, 0)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+    SE_WGMMA_ROWS(16, "bf16", SE_SUMS_8(d, 0), SE_LIST_8, 8, 9, 10, 11, 12, 13);
   if constexpr (kN == 48 && kHalves)
-    asm volatile(
-        "{ .reg .pred p; setp.ne.b32 p, %29, 0; "
-        "wgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
-        "%22, %23"
-        "}, {%24, %25, %26, %27}, %28, p, 1, 1, 0; }"
-        : SE_SUMS_24(d, 0)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+    SE_WGMMA_ROWS(48, "f16", SE_SUMS_24(d, 0), SE_LIST_24, 24, 25, 26, 27, 28, 29);
   if constexpr (kN == 48 && !kHalves)
-    asm volatile(
-        "{ .reg .pred p; setp.ne.b32 p, %29, 0; "
-        "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
-        "%22, %23"
-        "}, {%24, %25, %26, %27}, %28, p, 1, 1, 0; }"
-        : SE_SUMS_24(d, 0)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+    SE_WGMMA_ROWS(48, "bf16", SE_SUMS_24(d, 0), SE_LIST_24, 24, 25, 26, 27, 28, 29);
+  if constexpr (kN == 64 && kHalves)
+    SE_WGMMA_ROWS(64, "f16", SE_SUMS_32(d), SE_LIST_32, 32, 33, 34, 35, 36, 37);
+  if constexpr (kN == 64 && !kHalves)
+    SE_WGMMA_ROWS(64, "bf16", SE_SUMS_32(d), SE_LIST_32, 32, 33, 34, 35, 36, 37);
 }
+#undef SE_WGMMA_ROWS
+#undef SE_LIST_4
+#undef SE_LIST_8
+#undef SE_LIST_24
+#undef SE_LIST_32
 __device__ __forceinline__ void wgmma_keep(uint32_t (&a)[4]) {
   asm volatile("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3])::"memory");
 }
@@ -225,4 +263,5 @@ __device__ __forceinline__ void wgmma_keep(uint32_t (&a)[4]) {
 #undef SE_SUMS_4
 #undef SE_SUMS_8
 #undef SE_SUMS_24
+#undef SE_SUMS_32
 #undef SE_SUMS_64

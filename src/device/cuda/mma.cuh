@@ -83,6 +83,12 @@ __device__ __forceinline__ void copy16(uint32_t to, const void* from, bool there
       "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0)
       : "memory");
 }
+__device__ __forceinline__ void copy4(uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copies_done() {  // all that this thread has started
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
 // 16 bytes that nobody writes while this kernel runs (weights, past K/V), not kept in L1.
 __device__ __forceinline__ uint4 stream16(const void* from) {
   uint4 v;

@@ -29,7 +29,7 @@ struct SkinnyBlocksParams {
 inline constexpr int kSkinnyBlocksRows = 8;
 int64_t block_row_bytes(BlockWeight type, int k);
 // Aborts on more rows, on k that is no multiple of a block (32; 256), or that does not fit in shared memory
-// (over about 11,000, 16,500, 13,400 for the three types).
+// (over about 13,000).
 void skinny_blocks(const SkinnyBlocksParams& params, Stream& stream);
 
 }  // namespace se::cuda

@@ -9,6 +9,7 @@
 #include "device/cuda/rows.cuh"
 #include "device/cuda/stream.h"
 #include "kernels/linear/skinny_long_cuda.h"
+#include "kernels/linear/skinny_short_cuda.h"
 
 namespace se::cuda {
 namespace {
@@ -224,6 +225,7 @@ void start(const SkinnyParams& p, Stream& stream) {
 
 template <bool kFp8>
 void choose(const SkinnyParams& p, Stream& stream) {
+  if (skinny_short_takes(p)) return skinny_short(p, stream);
   if (p.x && p.rows == 1) return start<kFp8, 1, 1, kOneRow>(p, stream);
   if (p.x && p.rows <= 8 && p.n >= kLong) return start<kFp8, 1, 1, kPairs>(p, stream);
   if (p.x && p.rows <= 8) return start<kFp8, 1, 1, kFloats>(p, stream);
