@@ -13,8 +13,8 @@
 // Numerics: products of 16-bit pieces with f32 sums on the tensor cores. q (times scale) and the softmax
 // weights are fed as two 16-bit pieces each (high and rest), so that their rounding is about 2^-17 (BF16),
 // 2^-21 (the others) and not 2^-9. FP8 and KIVI codes are exact in F16. KIVI's steps are multiplied into q
-// and the weights (2^-21 again), its minima meet BF16 pieces of them (2^-17). Steps of K up to 8,188, any of
-// V.
+// and the weights (2^-21 again), its minima meet BF16 pieces of them (2^-17), which also make up the total of
+// the weights. Steps of K up to 8,188, any of V.
 #pragma once
 #include <cstdint>
 

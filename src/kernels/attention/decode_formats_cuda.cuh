@@ -2,9 +2,13 @@
 // A tile is kTile places of one KV head; one warp works on it.
 //
 //   kWarps, kProducers  warps of a block that read tiles; that bring them
+//   kCounts          rows 8 to 15 of the row aside add up the weights
+//   kMoreRegisters   reading warps take registers of those that bring
+//   kGrain           tokens that a bit of a tile's mask stands for: there or not
 //   kRounds          tiles of each warp that the ring holds
 //   kQuery           bytes that q takes in shared memory, as operands: [k-step][lane] of 16 bytes
 //   fill             q, times scale, to that place; by kWarps warps together
+//   Query            q as the scores take it: in shared memory, or in registers
 //   place            where a slot lies in the planes
 //   issue            starts the copies of a tile to `stage`; zeros where a token is not there
 //   scores           w[t][2]: for tokens 8 t + 2 c, + 1, of query head g: q.k
@@ -41,7 +45,7 @@ struct Place {
 };
 
 // A tile as the lanes of a warp know it: lane `first` + i holds the place of the tile's i-th piece of
-// 2^shift tokens, which lie one after another; bit l of mask: token l is there.
+// 2^shift tokens, which lie one after another; bit l of mask: tokens kGrain l, .. are there.
 struct Pieces {
   Place place;
   int first, shift;
@@ -119,6 +123,12 @@ __device__ __forceinline__ void take_operand(uint32_t (&a)[4], const char* from,
   a[0] = x.x, a[1] = x.y, a[2] = x.z, a[3] = x.w;
 }
 
+// q's operands where they are.
+struct SharedQuery {
+  const char* at;
+  __device__ __forceinline__ SharedQuery(const char* from, int) : at(from) {}
+};
+
 // The weights of 16 tokens as operands, high and rest.
 template <typename T>
 struct Weights {
@@ -136,9 +146,10 @@ template <typename Type, int DIM>
 struct Plain {
   using T = Type;
   static constexpr int kWarps = 8, kProducers = 4;
-  static constexpr int kTile = 16, kRounds = 2 * 128 / DIM, kQuery = DIM * 32;
+  static constexpr int kGrain = 1, kTile = 16, kRounds = 2 * 128 / DIM, kQuery = DIM * 32;
   static constexpr int kRow = DIM * 2, kPlane = kTile * kRow, kStage = 2 * kPlane;
-  static constexpr bool kScaled = false;
+  using Query = SharedQuery;
+  static constexpr bool kScaled = false, kCounts = false, kMoreRegisters = false;
   static constexpr int kSums = DIM / 16, kAside = 0;
   static __device__ __forceinline__ int q_dim(int s, int x, int c) { return s * 16 + x * 8 + 2 * c; }
   static __device__ __forceinline__ void fill(
@@ -155,13 +166,13 @@ struct Plain {
     copy_rows<kRow, kTile>(stage, from, x, lane);
   }
   static __device__ __forceinline__ void scores(
-      uint32_t stage, const char*, const char* q, int lane, float (&out)[kTile / 8][2]) {
+      uint32_t stage, const char*, const Query& q, int lane, float (&out)[kTile / 8][2]) {
     float s[2][4] = {};  // [tokens 0-7, 8-15][head g: two tokens; the rest of q: two tokens]
     const int row = (lane & 7) + (lane >= 16 ? 8 : 0), piece = lane >> 3 & 1;
 #pragma unroll
     for (int d = 0; d < DIM / 16; ++d) {
       uint32_t a[4], b[4];
-      take_operand(a, q, d, lane);
+      take_operand(a, q.at, d, lane);
       load_matrices<false>(b, stage + place_in_tile<kRow>(row, 2 * d + piece));
       mma(s[0], a, b[0], b[1], T());
       mma(s[1], a, b[2], b[3], T());
@@ -194,9 +205,10 @@ template <bool kE5M2, int DIM>
 struct Fp8 {
   using T = __half;
   static constexpr int kWarps = 8, kProducers = 4;
-  static constexpr int kTile = 32, kRounds = 2, kQuery = DIM * 32;
+  static constexpr int kGrain = 1, kTile = 32, kRounds = 2, kQuery = DIM * 32;
   static constexpr int kRow = DIM, kPlane = kTile * kRow, kStage = 2 * kPlane + 2 * kTile * 4;
-  static constexpr bool kScaled = true;
+  using Query = SharedQuery;
+  static constexpr bool kScaled = true, kCounts = false, kMoreRegisters = false;
   static constexpr int kSums = DIM / 16, kAside = 0;
   static constexpr float kLeastUnit = 0;
   static __device__ __forceinline__ void widen(uint32_t four, uint32_t& first, uint32_t& second) {
@@ -228,7 +240,7 @@ struct Fp8 {
     copy4(to + kTile * 4, from.v_scale + (ok ? at : 0), ok);
   }
   static __device__ __forceinline__ void scores(
-      uint32_t, const char* tile, const char* q, int lane, float (&out)[kTile / 8][2]) {
+      uint32_t, const char* tile, const Query& q, int lane, float (&out)[kTile / 8][2]) {
     const int g = lane / 4, c = lane % 4;
     float s[kTile / 8][4] = {};
 #pragma unroll
@@ -240,7 +252,7 @@ struct Fp8 {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         uint32_t a[4];
-        take_operand(a, q, h * 4 + j, lane);
+        take_operand(a, q.at, h * 4 + j, lane);
 #pragma unroll
         for (int t = 0; t < kTile / 8; ++t) {
           const uint32_t word = j == 0 ? codes[t].x : j == 1 ? codes[t].y : j == 2 ? codes[t].z : codes[t].w;

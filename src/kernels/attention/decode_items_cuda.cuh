@@ -279,17 +279,19 @@ __device__ __forceinline__ void put_part(float* to, const float2& x) {
   asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(sure(x.x)), "r"(sure(x.y))
                : "memory");
 }
-// As it is now, and whether all of it is there.
-__device__ __forceinline__ bool look_at(const float* at, uint4& x) {
+// As it is now; then whether all of it is there.
+__device__ __forceinline__ void look_at(const float* at, uint4& x) {
   asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
                : "l"(at)
                : "memory");
-  return x.x != kNotYet && x.y != kNotYet && x.z != kNotYet && x.w != kNotYet;
 }
-__device__ __forceinline__ bool look_at(const float* at, uint2& x) {
+__device__ __forceinline__ void look_at(const float* at, uint2& x) {
   asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "l"(at) : "memory");
-  return x.x != kNotYet && x.y != kNotYet;
+}
+__device__ __forceinline__ bool is_there(const uint4& x, const uint2& y) {
+  return x.x != kNotYet && x.y != kNotYet && x.z != kNotYet && x.w != kNotYet && y.x != kNotYet &&
+         y.y != kNotYet;
 }
 __device__ __forceinline__ void forget_part(float* sums, float* top, bool mine, int lane) {
   if (mine) *reinterpret_cast<uint4*>(sums) = {kNotYet, kNotYet, kNotYet, kNotYet};
@@ -364,23 +366,23 @@ __device__ __forceinline__ void merge_splits(const DecodeParams& p,
     for (int from = warp; from < splits; from += kWarps * kAtOnce) {
       uint4 sums[kAtOnce];
       uint2 tops[kAtOnce];
-      bool there[kAtOnce];
-      const auto look = [&](int i) {
-        const int split = from + i * kWarps;
-        return (!mine || look_at(part + split * kHeads * DIM, sums[i])) &
-               look_at(state + split * kHeads * 2, tops[i]);
-      };
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        sums[i] = {0, 0, 0, 0}, tops[i] = {__float_as_uint(-INFINITY), 0};
-        there[i] = from + i * kWarps >= splits || look(i);
+      for (int i = 0; i < kAtOnce; ++i) sums[i] = {0, 0, 0, 0}, tops[i] = {__float_as_uint(-INFINITY), 0};
+      for (bool all = false; !all;) {  // asks for all of them at once, again and again
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int split = from + i * kWarps;
+          if (split >= splits) continue;
+          if (mine) look_at(part + split * kHeads * DIM, sums[i]);
+          look_at(state + split * kHeads * 2, tops[i]);
+        }
+        all = true;
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) all = all && is_there(sums[i], tops[i]);
       }
       float now = s.top;
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        while (!there[i]) there[i] = look(i);
-        now = fmaxf(now, __uint_as_float(tops[i].x));
-      }
+      for (int i = 0; i < kAtOnce; ++i) now = fmaxf(now, __uint_as_float(tops[i].x));
       __syncwarp();  // all lanes have seen the tops
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {

@@ -62,7 +62,7 @@ struct Places {  // of an item
 template <typename F, int DIM>
 __device__ __forceinline__ void produce(
     const DecodeParams& p, const Entries& entries, Shared<F, DIM>& s, const int* prefix, int items) {
-  constexpr int kTile = F::kTile;
+  constexpr int kTile = F::kTile, kBits = kTile / F::kGrain;
   const int lane = threadIdx.x % 32, own = threadIdx.x / 32 - F::kWarps;
   const uint32_t ring = shared_address(s.ring), full = shared_address(s.full),
                  empty = shared_address(s.empty);
@@ -99,8 +99,8 @@ __device__ __forceinline__ void produce(
       x.place = F::place(p, (run >> 16) + it.of.offset + in_run), x.shift = shift;
       for (int i = 0; i < batch && own + (b + i) * F::kProducers < tiles; ++i) {
         x.first = i * pieces;
-        const int row = lane % kTile;
-        x.mask = __ballot_sync(~0u, x.within(row) < __shfl_sync(~0u, there, x.lane_of(row)) && lane < kTile);
+        const int row = lane % kBits * F::kGrain;
+        x.mask = __ballot_sync(~0u, x.within(row) < __shfl_sync(~0u, there, x.lane_of(row)) && lane < kBits);
         const uint32_t ready = full + turn.stage * 8;
         barrier_wait(empty + turn.stage * 8, turn.phase ^ 1);
         if (x.mask != 0) F::issue(ring + turn.stage * F::kStage, planes, x, lane);
@@ -118,6 +118,7 @@ template <typename F, int DIM>
 __device__ __forceinline__ void consume(
     const DecodeParams& p, const Entries& entries, Shared<F, DIM>& s, const int* prefix, int items) {
   constexpr int kTile = F::kTile, kSums = F::kSums;
+  constexpr uint32_t kAll = uint32_t((uint64_t(1) << kTile / F::kGrain) - 1);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, c = lane % 4;
   const uint32_t ring = shared_address(s.ring), full = shared_address(s.full),
                  empty = shared_address(s.empty);
@@ -129,6 +130,7 @@ __device__ __forceinline__ void consume(
     read_present<DIM, F::kWarps>(p, it, s.present);
     named_sync(1, F::kWarps * 32);
 
+    const typename F::Query q(s.query, lane);
     float o[kSums + F::kAside][4] = {};
     float top = -INFINITY, total = 0, unit = 0, inverse = 1;  // unit: V counts in it (formats with scales)
     if constexpr (F::kScaled) unit = F::kLeastUnit, inverse = F::inverse(unit);
@@ -139,11 +141,11 @@ __device__ __forceinline__ void consume(
       const char* tile = s.ring[turn.stage];
       if (mask != 0) {          // the same for the whole warp
         float w[kTile / 8][2];  // of tokens 8 t + 2 c, + 1
-        F::scores(stage, tile, s.query, lane, w);
-        if (mask != uint32_t((uint64_t(1) << kTile) - 1)) {
+        F::scores(stage, tile, q, lane, w);
+        if (mask != kAll) {
 #pragma unroll
           for (int i = 0; i < kTile / 4; ++i)
-            if (!(mask >> (i / 2 * 8 + 2 * c + i % 2) & 1)) w[i / 2][i % 2] = -INFINITY;
+            if (!(mask >> (i / 2 * 8 + 2 * c + i % 2) / F::kGrain & 1)) w[i / 2][i % 2] = -INFINITY;
         }
         float now = top;
 #pragma unroll
@@ -171,15 +173,21 @@ __device__ __forceinline__ void consume(
 #pragma unroll
         for (int i = 0; i < kTile / 4; ++i) {
           float& x = w[i / 2][i % 2];
-          x = power2(x - now), total += x;
+          x = power2(x - now);
+          if constexpr (!F::kCounts) total += x;
         }
         F::values(stage, tile, w, inverse, lane, o);
       }
       barrier_arrive(empty + turn.stage * 8);
     }
     done += rounds * F::kWarps;
-    total += __shfl_xor_sync(~0u, total, 1);
-    total += __shfl_xor_sync(~0u, total, 2);
+    if constexpr (F::kCounts) {
+      const float two[2] = {__shfl_sync(~0u, o[kSums][2], lane / 8), __shfl_sync(~0u, o[kSums][3], lane / 8)};
+      total = lane / 4 % 2 == 0 ? two[0] : two[1];
+    } else {
+      total += __shfl_xor_sync(~0u, total, 1);
+      total += __shfl_xor_sync(~0u, total, 2);
+    }
     if constexpr (F::kScaled)
 #pragma unroll
       for (int n = 0; n < kSums; ++n)
@@ -218,8 +226,10 @@ __global__ __launch_bounds__(kThreads<F>, 1) void kernel(const __grid_constant__
   if (p.ahead == DecodeAhead::kTables) wait();
   const int items = entries.all == 0 ? 0 : prefix[entries.all - 1];
   if (threadIdx.x >= F::kWarps * 32) {
+    if constexpr (F::kMoreRegisters) registers_down<72>();
     produce(p, entries, s, prefix, items);
   } else {
+    if constexpr (F::kMoreRegisters) registers_up<216>();
     if (p.ahead == DecodeAhead::kPast) wait();  // q and the present come now
     consume(p, entries, s, prefix, items);
   }
