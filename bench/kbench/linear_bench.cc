@@ -129,7 +129,10 @@ void linear_checks(Bench& b) {
                           Case{5120, 2048, 48, fp8, false, false},
                           Case{333, 1280, 64, fp8, false, true},
                           Case{65600, 512, 48, fp8, false, true},
-                          Case{66007, 256, 13, fp8, false, false}}) {
+                          Case{66007, 256, 13, fp8, false, false},
+                          Case{200, 12288, 20, fp8, false, true},
+                          Case{2048, 4096, 9, fp8, false, true}}) {
+      if (!b.next_is_ours()) continue;
       Linear l(c, b);
       l.enqueue(b);
       b.stream().synchronize();
@@ -137,20 +140,28 @@ void linear_checks(Bench& b) {
       b.check("linear " + name(c), e <= kTolerance, e, true);
     }
   }
+  struct Mates {
+    int rows;
+    bool norm;
+    std::vector<int> few;  // other kernels
+  };
   for (const bool fp8 : {true, false}) {
-    Linear many({512, 2048, 8, fp8, true, false}, b);
-    many.enqueue(b);
-    b.stream().synchronize();
-    const auto all = many.y();
-    for (const int rows : {1, 3, 7}) {  // other kernels
-      many.params().rows = rows;
+    for (const Mates& m : {Mates{8, true, {1, 3, 7}}, Mates{64, false, {9, 17, 48}}}) {
+      if (!b.next_is_ours()) continue;
+      Linear many({512, 2048, m.rows, fp8, m.norm, false}, b);
       many.enqueue(b);
       b.stream().synchronize();
-      const auto few = many.y();
-      b.check(format("linear: no batch mate shows, {} of 8 rows", rows),
-              std::equal(few.begin(), few.begin() + rows * 512, all.begin()),
-              0,
-              true);
+      const auto all = many.y();
+      for (const int rows : m.few) {
+        many.params().rows = rows;
+        many.enqueue(b);
+        b.stream().synchronize();
+        const auto few = many.y();
+        b.check(format("linear: no batch mate shows, {} of {} rows", rows, m.rows),
+                std::equal(few.begin(), few.begin() + rows * 512, all.begin()),
+                0,
+                true);
+      }
     }
   }
 }

@@ -119,10 +119,22 @@ __device__ __forceinline__ void copy_bytes(uint32_t to, const void* from, uint32
       "r"(done)
       : "memory");
 }
-// The same to L2 alone.
-__device__ __forceinline__ void prefetch_bytes(const void* from, int64_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(int(bytes)) : "memory");
+// A box from shared memory, [channels][..] as it is there; what lies out of bounds is left out. The memory
+// may be written again after boxes_read, by the thread that started the store; boxes_stored: before it ends.
+__device__ __forceinline__ void store_box(const CUtensorMap& map, uint32_t from, int c0, int c1) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %4, %4}], [%1];" ::"l"(&map),
+      "r"(from),
+      "r"(c0),
+      "r"(c1),
+      "r"(0)
+      : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
+__device__ __forceinline__ void boxes_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+__device__ __forceinline__ void boxes_stored() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 template <int kRegisters>
 __device__ __forceinline__ void registers_down() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));

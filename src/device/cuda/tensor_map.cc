@@ -79,13 +79,13 @@ CUtensorMap tensor_map(const void* base,
               step);
 }
 
-CUtensorMap rows_map(const float* base, int64_t n, int64_t rows, int64_t pitch, int box) {
+CUtensorMap rows_map(const float* base, int64_t n, int64_t rows, int64_t pitch, int box, int box_rows) {
   return make(CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
               CU_TENSOR_MAP_SWIZZLE_NONE,
               base,
               {n, rows, 1, 1, 1},
               {pitch, pitch * rows, pitch * rows, pitch * rows},
-              {box, 1, 1, 1, 1},
+              {box, box_rows, 1, 1, 1},
               {1, 1, 1, 1, 1});
 }
 

@@ -19,7 +19,7 @@ CUtensorMap tensor_map(const void* base,
                        const std::array<int, 5>& step = {1, 1, 1, 1, 1});
 
 // Rows of f32 [rows, n] at `base`, `pitch` bytes apart (a multiple of 16); a box is `box` numbers of one row
-// as they are, from a multiple of 4 on (elsewhere: an illegal instruction).
-CUtensorMap rows_map(const float* base, int64_t n, int64_t rows, int64_t pitch, int box);
+// (or of `box_rows`) as they are, from a multiple of 4 on (elsewhere: an illegal instruction).
+CUtensorMap rows_map(const float* base, int64_t n, int64_t rows, int64_t pitch, int box, int box_rows = 1);
 
 }  // namespace se::cuda
