@@ -29,14 +29,15 @@ sanitize() {
 }
 if [ "$2" = sanitize ]; then
   export -f sanitize
-  # Many at a time: they wait for the processor, not for the GPU. The slow ones first.
+  # Many at a time: they wait for the processor, not for the GPU. The slow ones first, in shares; of sampling a few rows
+  # for racecheck, which takes ten seconds a row. gemm is left out there: racecheck breaks inside cuBLASLt's own kernels.
   { for i in {0..4}; do echo "racecheck sample --few --share $i/5"; done
-  for op in sample scores prefill keep moe linear attention latent blocks moe_prompt block_gemm gemm small gguf topk quest; do
-    for tool in racecheck initcheck memcheck; do
-      [ "$tool $op" = "racecheck gemm" ] && continue    # it breaks inside cuBLASLt's own kernels
-      [ "$tool $op" = "racecheck sample" ] && continue  # seconds a row: few rows, above
-      echo "$tool $op"
-    done
-  done; } | xargs -P "$(nproc)" -L 1 bash -c 'sanitize "$0" "$@"' | tee "$out/sanitizer.txt"
+    for i in {0..3}; do echo "racecheck attention --share $i/4"; done
+    for i in {0..5}; do echo "racecheck prefill --share $i/6"; done
+    for i in {0..2}; do echo "racecheck blocks --share $i/3"; done
+    for op in linear latent moe topk gguf small quest scores keep moe_prompt block_gemm; do echo "racecheck $op"; done
+    for op in attention prefill blocks linear latent moe topk gguf small sample quest scores keep moe_prompt block_gemm gemm; do
+      printf '%s\n' "memcheck $op" "initcheck $op"
+    done; } | xargs -P "$(nproc)" -L 1 bash -c 'sanitize "$0" "$@"' | tee "$out/sanitizer.txt"
 fi
 exit $rc
