@@ -13,6 +13,7 @@
 namespace se::cuda::decode {
 
 constexpr int kHeads = 8;
+constexpr int kAtOnce = 8;  // splits that a merging warp asks for together
 
 // 2^x to 2 ulp; -inf gives 0.
 __device__ __forceinline__ float power2(float x) {
@@ -293,9 +294,9 @@ __device__ __forceinline__ bool is_there(const uint4& x, const uint2& y) {
   return x.x != kNotYet && x.y != kNotYet && x.z != kNotYet && x.w != kNotYet && y.x != kNotYet &&
          y.y != kNotYet;
 }
-__device__ __forceinline__ void forget_part(float* sums, float* top, bool mine, int lane) {
+__device__ __forceinline__ void forget_part(float* sums, float* top, bool mine) {
   if (mine) *reinterpret_cast<uint4*>(sums) = {kNotYet, kNotYet, kNotYet, kNotYet};
-  if (lane == 0) *reinterpret_cast<uint2*>(top) = {kNotYet, kNotYet};
+  if (threadIdx.x % 32 == 0) *reinterpret_cast<uint2*>(top) = {kNotYet, kNotYet};
 }
 
 // This thread's share of the sums over the warps of the block, in their order.
@@ -336,9 +337,55 @@ __device__ __forceinline__ void finish_item(const DecodeParams& p,
   named_sync(1, kWarps * 32);
 }
 
-// Merges the parts of one head of an entry, block by block as they come: when a block is done with its items.
-// All blocks are on the device at once, so all parts will come. A warp adds up splits warp, warp + kWarps,
-// ..; then the first warp adds up the warps.
+// Adds up the splits from, from + step, .. of a head's `splits`, as they come; a warp. Lanes hold four
+// channels each (`mine`).
+template <int DIM>
+__device__ __forceinline__ State
+add_splits(float* part, float* state, bool mine, int from, int step, int splits) {
+  State s;
+#pragma unroll 1
+  for (; from < splits; from += step * kAtOnce) {
+    uint4 sums[kAtOnce];
+    uint2 tops[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) sums[i] = {0, 0, 0, 0}, tops[i] = {__float_as_uint(-INFINITY), 0};
+    for (bool all = false; !all;) {  // asks for all of them at once, again and again
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int split = from + i * step;
+        if (split >= splits) continue;
+        if (mine) look_at(part + split * kHeads * DIM, sums[i]);
+        look_at(state + split * kHeads * 2, tops[i]);
+      }
+      all = true;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) all = all && is_there(sums[i], tops[i]);
+    }
+    float now = s.top;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) now = fmaxf(now, __uint_as_float(tops[i].x));
+    __syncwarp();  // all lanes have seen the tops
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int split = from + i * step;
+      if (split < splits) forget_part(part + split * kHeads * DIM, state + split * kHeads * 2, mine);
+    }
+    const float base = now == -INFINITY ? 0 : now;
+    scale_by(s, power2(s.top - base)), s.top = now;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const float f = power2(__uint_as_float(tops[i].x) - base);
+      s.total += f * __uint_as_float(tops[i].y);
+      s.acc.x += f * __uint_as_float(sums[i].x), s.acc.y += f * __uint_as_float(sums[i].y);
+      s.acc.z += f * __uint_as_float(sums[i].z), s.acc.w += f * __uint_as_float(sums[i].w);
+    }
+  }
+  return s;
+}
+
+// Merges entries when a block is done with its items. All blocks are on the device at once, so all parts will
+// come. A few splits: a block takes an entry, a warp a head. More of them: a block takes a head, whose splits
+// its warps share; then the first warp adds up the warps.
 template <int DIM, int kWarps>
 __device__ __forceinline__ void merge_splits(const DecodeParams& p,
                                              const Entries& x,
@@ -346,66 +393,37 @@ __device__ __forceinline__ void merge_splits(const DecodeParams& p,
                                              const Entry* kept,
                                              int keeps,
                                              float (&results)[kWarps][Sums<DIM>::kFloats]) {
+  static_assert(kWarps == kHeads);
   using R = Sums<DIM>;
-  constexpr int kAtOnce = 5;  // 33 splits of a row that all processors share
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const bool mine = lane * 4 < DIM;
   int turn = 0;  // of two places for the warps' sums
 #pragma unroll 1
   for (int unit = blockIdx.x; unit < x.all * kHeads; unit += gridDim.x) {
-    const int e = unit / kHeads, head = unit % kHeads;
+    const int e = unit / kHeads;
     const int before = e == 0 ? 0 : prefix[e - 1], splits = prefix[e] - before;
-    if (splits == 1) continue;
+    const bool few = splits <= kAtOnce;
+    if (splits == 1 || (few && unit % kHeads != 0)) continue;
     const Item it = item_of(p, x, e, before, splits, kept, keeps);
+    const int head = few ? warp : unit % kHeads;
     if (head >= it.heads) continue;
     const int64_t first = int64_t(e) * p.max_splits * kHeads + head;
-    float* part = p.part_out + first * DIM + lane * 4;
-    float* state = p.part_lse + first * 2;
-    State s;
-#pragma unroll 1
-    for (int from = warp; from < splits; from += kWarps * kAtOnce) {
-      uint4 sums[kAtOnce];
-      uint2 tops[kAtOnce];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) sums[i] = {0, 0, 0, 0}, tops[i] = {__float_as_uint(-INFINITY), 0};
-      for (bool all = false; !all;) {  // asks for all of them at once, again and again
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          const int split = from + i * kWarps;
-          if (split >= splits) continue;
-          if (mine) look_at(part + split * kHeads * DIM, sums[i]);
-          look_at(state + split * kHeads * 2, tops[i]);
-        }
-        all = true;
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) all = all && is_there(sums[i], tops[i]);
-      }
-      float now = s.top;
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) now = fmaxf(now, __uint_as_float(tops[i].x));
-      __syncwarp();  // all lanes have seen the tops
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int split = from + i * kWarps;
-        if (split < splits) forget_part(part + split * kHeads * DIM, state + split * kHeads * 2, mine, lane);
-      }
-      const float base = now == -INFINITY ? 0 : now;
-      scale_by(s, power2(s.top - base)), s.top = now;
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const float f = power2(__uint_as_float(tops[i].x) - base);
-        s.total += f * __uint_as_float(tops[i].y);
-        s.acc.x += f * __uint_as_float(sums[i].x), s.acc.y += f * __uint_as_float(sums[i].y);
-        s.acc.z += f * __uint_as_float(sums[i].z), s.acc.w += f * __uint_as_float(sums[i].w);
-      }
+    State s = add_splits<DIM>(p.part_out + first * DIM + lane * 4,
+                              p.part_lse + first * 2,
+                              mine,
+                              few ? 0 : warp,
+                              few ? 1 : kWarps,
+                              splits);
+    if (!few) {
+      float* own = results[warp];
+      if (mine) *reinterpret_cast<float4*>(own + turn * R::kPitch + lane * 4) = s.acc;
+      if (lane == 0) own[R::kTop + turn] = s.top, own[R::kTotal + turn] = s.total;
+      named_sync(1, kWarps * 32);
+      if (warp == 0 && mine) s = add_warps<DIM, kWarps>(results, Share<DIM>{turn * DIM + lane * 4});
+      turn ^= 1;
+      if (warp > 0) continue;
     }
-    float* own = results[warp];
-    if (mine) *reinterpret_cast<float4*>(own + turn * R::kPitch + lane * 4) = s.acc;
-    if (lane == 0) own[R::kTop + turn] = s.top, own[R::kTotal + turn] = s.total;
-    named_sync(1, kWarps * 32);
-    if (warp == 0 && mine)
-      write_result(p, it, add_warps<DIM, kWarps>(results, Share<DIM>{turn * DIM + lane * 4}), head, lane * 4);
-    turn ^= 1;
+    if (mine) write_result(p, it, s, head, lane * 4);
   }
 }
 
