@@ -5,7 +5,7 @@
 // Weights: BF16, or FP8 E4M3 in blocks of 128 x 128 with one f32 factor each (w = code * factor;
 // spec/models.md 7.2). FP8 weights are exact halves on the tensor cores; activations are rounded to halves
 // (2^-11), or, with BF16 weights, to two BF16 pieces (2^-17; one piece, 2^-9, beyond 8 rows). Sums in f32, in
-// an order that depends on k alone: a row's result depends on that row only.
+// an order that depends on n and k alone: a row's result depends on that row only.
 #pragma once
 #include <cstdint>
 
