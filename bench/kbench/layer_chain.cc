@@ -124,7 +124,9 @@ Chain::Chain(const ChainCase& c, const ChainWeights& w, Bench& b) : c_(c), w_(w)
   const int64_t pairs = rows * m.top_k;
   route_logits_ = device_memory(rows * m.experts * 4), weight_ = device_memory(pairs * 4);
   expert_ = device_memory(int64_t(m.layers) * pairs * 4), tables_ = device_memory(cuda::kMoeTables + 4);
-  product_ = device_memory(pairs * m.inner * 2);
+  SE_CUDA(cudaMemset(tables_.data(), 0, size_t(tables_.bytes())));
+  product_ = device_memory((cuda::kMoeProducts + pairs) * m.inner * 2);
+  SE_CUDA(cudaMemset(product_.data(), 0xff, size_t(product_.bytes())));
   best_ = device_memory(rows * cuda::kArgmaxBlocks * 8), token_ = device_memory(rows * 4);
   SE_CUDA(cudaDeviceSynchronize());
 }

@@ -28,8 +28,10 @@ MoeStep::MoeStep(const MoeCase& c, Bench& b) : c_(c) {
   fill_floats(down_scale_.data(), down_scale_.bytes() / 4, 0.005f, 0.02f, 15, b.stream());
   h_ = device_memory(c.rows * k * 2), logits_ = device_memory(c.rows * e * 4);
   tables_ = device_memory(cuda::kMoeTables + 4);
+  SE_CUDA(cudaMemset(tables_.data(), 0, size_t(tables_.bytes())));
   weight_ = device_memory(pairs * 4), expert_ = device_memory(pairs * 4);
-  product_ = device_memory(pairs * inner * 2), y_ = device_memory(c.rows * k * 4);
+  product_ = device_memory((cuda::kMoeProducts + pairs) * inner * 2), y_ = device_memory(c.rows * k * 4);
+  SE_CUDA(cudaMemset(product_.data(), 0xff, size_t(product_.bytes())));
   SE_CUDA(cudaMemset(y_.data(), 0xff, size_t(y_.bytes())));
   route_.x = x_on_.ptr<float>(), route_.norm = norm_on_.ptr<float>(), route_.eps = 1e-6f,
   route_.gate = gate_.data();

@@ -1,3 +1,5 @@
+// Few rows are experts_few_cuda.cu's; these are two kernels for the others, and for what that does not take.
+//
 // Both kernels multiply tiles of 16 rows of weights by 256 of k: a chunk, two of which are under way ahead of
 // the one in use. up_kernel: each block chooses for all rows anew from the router's logits, the first one
 // also writes down what it chose; a tile is 8 rows of gate_proj over 8 of up_proj of one task; the warps of a
@@ -10,14 +12,13 @@
 #include "device/cuda/launch.h"
 #include "device/cuda/mma.cuh"
 #include "device/cuda/stream.h"
-#include "kernels/moe/choose_cuda.cuh"
-#include "kernels/moe/moe_cuda.h"
+#include "kernels/moe/experts_few_cuda.h"
+#include "kernels/moe/tables_cuda.cuh"
 
 namespace se::cuda {
 namespace {
 
-constexpr int kUpWarps = 8, kDownWarps = 16, kTaskPairs = 8, kMostPairs = kMoeRows * kMoeChosen;
-constexpr int kMostTasks = kMoeExperts + kMostPairs / kTaskPairs;
+constexpr int kUpWarps = 8, kDownWarps = 16;
 constexpr int kUpStatic = 18 << 10, kMostShared = 200 << 10, kMostHeld = 90 << 10, kPad = 8;
 constexpr float kShrink = 0x1p-6f, kGrow = 0x1p6f;  // of the product, so that halves hold it
 
@@ -34,84 +35,6 @@ __device__ __forceinline__ void mma4(float (&sum)[4],
     e4m3_to_half(t[s], a[0], a[2]), e4m3_to_half(l[s], a[1], a[3]);
     mma(sum, a, x[2 * s], x[2 * s + 1], __half());
   }
-}
-
-// Pair r * top_k + j is the j-th best expert of row r. Task t has pairs[first[t]] .. pairs[first[t + 1]] of
-// expert experts[t]; tasks go by expert, pairs of an expert by row.
-struct Tables {
-  int32_t tasks, chosen[kMostPairs];
-  int16_t experts[kMostTasks], first[kMostTasks + 1], pairs[kMostPairs], rows[kMostPairs];
-};
-static_assert(sizeof(Tables) % 4 == 0 && sizeof(Tables) <= kMoeTables);
-struct Work {                     // to make them
-  uint32_t mask[2][kMoeExperts];  // rows that chose an expert
-  uint32_t lists[kUpWarps][64];
-  int32_t begin[kMoeExperts], carry[4];
-};
-// All threads, 128 at least; ends with a barrier.
-__device__ __forceinline__ void make_tables(const ExpertParams& p, Tables& t, Work& w) {
-  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, pairs = p.rows * p.top_k;
-  for (int i = thread; i < 2 * kMoeExperts; i += blockDim.x) (&w.mask[0][0])[i] = 0;
-#pragma unroll 1
-  for (int r = warp; r < p.rows; r += blockDim.x / 32)
-    choose(p.logits + r * p.experts, p.experts, p.top_k, w.lists[warp], t.chosen + r * p.top_k);
-  __syncthreads();
-  if (p.rows == 1) {  // each choice is a task
-    if (thread < pairs) {
-      t.experts[thread] = int16_t(t.chosen[thread]), t.first[thread] = int16_t(thread);
-      t.pairs[thread] = int16_t(thread), t.rows[thread] = 0;
-    }
-    if (thread == 0) t.tasks = pairs, t.first[pairs] = int16_t(pairs);
-    __syncthreads();
-    return;
-  }
-#pragma unroll 1
-  for (int i = thread; i < pairs; i += blockDim.x) {
-    const int row = i / p.top_k;
-    atomicOr(&w.mask[row / 32][t.chosen[i]], 1u << row % 32);
-  }
-  __syncthreads();
-  // Two experts a thread; pairs and tasks, side by side.
-  int own[2] = {}, sum = 0;
-  if (thread < 128) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int e = 2 * thread + i, count = __popc(w.mask[0][e]) + __popc(w.mask[1][e]);
-      own[i] = count << 16 | (count + kTaskPairs - 1) / kTaskPairs;
-    }
-    sum = own[0] + own[1];
-    for (int d = 1; d < 32; d *= 2) {
-      const int other = __shfl_up_sync(~0u, sum, d);
-      if (lane >= d) sum += other;
-    }
-    if (lane == 31) w.carry[warp] = sum;
-  }
-  __syncthreads();
-  if (thread < 128) {
-    int before = sum - own[0] - own[1];
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (i < warp) before += w.carry[i];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int e = 2 * thread + i, task = before & 0xffff, tasks = own[i] & 0xffff;
-      w.begin[e] = before >> 16;
-#pragma unroll 1
-      for (int j = 0; j < tasks; ++j)
-        t.experts[task + j] = int16_t(e), t.first[task + j] = int16_t((before >> 16) + j * kTaskPairs);
-      before += own[i];
-    }
-    if (thread == 127) t.tasks = before & 0xffff, t.first[before & 0xffff] = int16_t(pairs);
-  }
-  __syncthreads();
-#pragma unroll 1
-  for (int i = thread; i < pairs; i += blockDim.x) {
-    const int e = t.chosen[i], row = i / p.top_k;
-    const uint32_t low = w.mask[0][e], high = w.mask[1][e], below = (1u << row % 32) - 1;
-    const int at = w.begin[e] + (row < 32 ? __popc(low & below) : __popc(low) + __popc(high & below));
-    t.pairs[at] = int16_t(i), t.rows[at] = int16_t(row);
-  }
-  __syncthreads();
 }
 
 // 16 bytes of each 64 of rows g and g + 8 of a tile, and the factors of its two blocks of k, for both halves.
@@ -226,8 +149,13 @@ __global__ __launch_bounds__(kUpWarps * 32, 2) void up_kernel(const __grid_const
     __syncthreads();  // the other half of `sums` is free by the next one
     for (int i = threadIdx.x; i < 8 * pairs; i += blockDim.x) {
       const int m = i % 8, s = i / 8;
-      float gate = 0, up = 0;
-      for (int w = 0; w < warps; ++w) gate += to[w][m][s], up += to[w][8 + m][s];
+      float gates[4] = {}, ups[4] = {};  // of a quarter of the warps
+#pragma unroll
+      for (int q = 0; q < 4; ++q)
+        for (int w = q * warps / 4; w < (q + 1) * warps / 4; ++w)
+          gates[q] += to[w][m][s], ups[q] += to[w][8 + m][s];
+      const float gate = (gates[0] + gates[1]) + (gates[2] + gates[3]);
+      const float up = (ups[0] + ups[1]) + (ups[2] + ups[3]);
       const float silu = __fdividef(gate, 1 + __expf(-gate));
       p.product[int64_t(tables.pairs[from + s]) * p.inner + tile_row + m] = __float2half(silu * up * kShrink);
     }
@@ -354,7 +282,9 @@ void start_up(const ExpertParams& p, Stream& stream) {
 
 }  // namespace
 
-void moe_experts(const ExpertParams& p, Stream& stream) {
+void moe_experts(const ExpertParams& params, Stream& stream) {
+  ExpertParams p = params;
+  p.product += int64_t(2 * kFewPairs) * p.inner, p.tables += 4;  // what goes before is for few rows
   const int down_bytes = p.rows * p.top_k * (p.inner / 256) * 16 * 4;
   if (p.rows < 1 || p.rows > kMoeRows || p.top_k < 1 || p.top_k > kMoeChosen || p.top_k > p.experts ||
       p.experts > kMoeExperts || p.inner % 256 != 0 || p.k % 1024 != 0 || down_bytes > kMostShared) {
@@ -372,6 +302,7 @@ void moe_experts(const ExpertParams& p, Stream& stream) {
         kMoeExperts);
     std::abort();
   }
+  if (moe_experts_few(params, stream)) return;
   static const bool once = [] {
     SE_CUDA(cudaFuncSetAttribute(down_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostShared));
     return true;

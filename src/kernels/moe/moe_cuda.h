@@ -15,7 +15,8 @@ namespace se::cuda {
 
 class Stream;
 
-inline constexpr int kMoeRows = 64, kMoeChosen = 8, kMoeExperts = 256, kMoeTables = 8192;
+inline constexpr int kMoeRows = 64, kMoeChosen = 8, kMoeExperts = 256;
+inline constexpr int kMoeTables = 8192, kMoeProducts = 64;
 
 struct RouteParams {
   const float* x = nullptr;     // f32 [rows, k]
@@ -38,16 +39,17 @@ struct ExpertParams {
   bool over_chosen = true;            // softmax over the chosen only; false: over all experts
   const float* logits = nullptr;      // of moe_route
   const __half* h = nullptr;          // [rows, k]
-  __half* product = nullptr;          // scratch [rows * top_k, inner]
-  uint32_t* tables = nullptr;         // scratch, kMoeTables + 4 bytes
-  const float* x = nullptr;           // residual f32 [rows, k], may be y
-  float* y = nullptr;                 // f32 [rows, k]
+  // Scratch of one stream's launches; all bits of `product` set and `tables` zero before the first of them.
+  __half* product = nullptr;   // [kMoeProducts + rows * top_k, inner]
+  uint32_t* tables = nullptr;  // kMoeTables + 4 bytes
+  const float* x = nullptr;    // residual f32 [rows, k], may be y
+  float* y = nullptr;          // f32 [rows, k]
   // Out: the j-th best expert of row r is expert[r * top_k + j].
   int32_t* expert = nullptr;  // i32 [rows * top_k]
   float* weight = nullptr;    // f32 [rows * top_k]
 };
-// One kernel whose blocks wait for one another: nothing else may hold the processors for ever meanwhile, so
-// no two of them at once on a device.
+// Up to 32 pairs it is one kernel whose blocks wait for one another: nothing else may hold the processors for
+// ever meanwhile, so no two of them at once on a device.
 void moe_experts(const ExpertParams& params, Stream& stream);
 
 }  // namespace se::cuda

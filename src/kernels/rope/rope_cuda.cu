@@ -29,9 +29,9 @@ __device__ void cos_sin(float angle, float& cos, float& sin) {
 template <int DIM>
 __global__ __launch_bounds__(kWarps * 32) void rope_kernel(const __grid_constant__ RopeWriteParams p) {
   constexpr int kPairs = DIM / 64;  // of a lane
-  // Ahead of its own wait, for this kernel is short: the next one's blocks start as the last of the kernel before
-  // leave, and what they read ahead of their wait is on its way when this one is done. It must be older than the
-  // kernel before.
+  // Ahead of its own wait, for this kernel is short: the next one's blocks start as the last of the kernel
+  // before leave, and what they read ahead of their wait is on its way when this one is done. It must be
+  // older than the kernel before.
   pdl_release();
   const int lane = threadIdx.x % 32, heads = p.q_heads + 2 * p.kv_heads;
   const int64_t work = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32;

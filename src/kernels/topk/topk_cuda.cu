@@ -51,15 +51,10 @@ struct Candidates {
   int index[kMost];
 };
 
-// Ranks the first n candidates (ascending indices) and writes the k best of them in that order, and what `runs`
-// has for them, if anything, to out_runs. All threads.
-__device__ __forceinline__ void rank_candidates(const Candidates& x,
-                                                int n,
-                                                int k,
-                                                int32_t* index,
-                                                const int64_t* runs,
-                                                int64_t* out_runs,
-                                                int* carry) {
+// Ranks the first n candidates (ascending indices) and writes the k best of them in that order, and what
+// `runs` has for them, if anything, to out_runs. All threads.
+__device__ __forceinline__ void rank_candidates(
+    const Candidates& x, int n, int k, int32_t* index, const int64_t* runs, int64_t* out_runs, int* carry) {
   const int mine = threadIdx.x / Candidates::kShare, part = threadIdx.x % Candidates::kShare,
             lane = threadIdx.x % 32;
   const uint32_t key = x.key[mine];
@@ -67,7 +62,7 @@ __device__ __forceinline__ void rank_candidates(const Candidates& x,
   const int its = writes ? x.index[mine] : 0;
   const int64_t run = writes && runs ? runs[its] : 0;  // on its way while they are ranked
   int rank = 0;                                        // better ones
-  if (mine / 8 * 8 < n) {  // some of the warp's
+  if (mine / 8 * 8 < n) {                              // some of the warp's
 #pragma unroll 2
     for (int i = part * 4; i < n; i += 4 * Candidates::kShare) {
       const uint4 other = *reinterpret_cast<const uint4*>(x.key + i);  // zeros beyond n
