@@ -24,9 +24,8 @@ struct Component {
   std::vector<int64_t> shape;
 };
 
-std::vector<Component> components(const Case& c) {
-  const int64_t d = c.dim;
-  switch (c.type) {
+std::vector<Component> components(DecodeType type, int64_t d) {
+  switch (type) {
     case DecodeType::kBF16:
       return {{DType::kBF16, 1, d * 2, {d}}, {DType::kBF16, 1, d * 2, {d}}};
     case DecodeType::kF16:
@@ -37,7 +36,7 @@ std::vector<Component> components(const Case& c) {
       return {codes, low, step, codes, low, step};
     }
     default: {
-      const DType t = c.type == DecodeType::kE4M3 ? DType::kF8E4M3 : DType::kF8E5M2;
+      const DType t = type == DecodeType::kE4M3 ? DType::kF8E4M3 : DType::kF8E5M2;
       return {{t, 1, d, {d}}, {t, 1, d, {d}}, {DType::kF32, 1, 4, {1}}, {DType::kF32, 1, 4, {1}}};
     }
   }
@@ -61,44 +60,47 @@ int64_t Step::pick(int64_t below, int64_t i) const {
   return std::min(below - 1, int64_t(x * double(below)));
 }
 
-int64_t Step::lay_out() {
+int64_t Planes::lay_out(char* arena, AttentionPart& part) const {
   int64_t at = 0, i = 0;
-  for (const Component& x : components(c_)) {
-    const int64_t items = c_.page / x.per;
+  for (const Component& x : components(type_, dim_)) {
+    const int64_t items = page_ / x.per;
     TensorView v =
         x.shape.size() == 1
-            ? on_device(arena_.data() + at, x.dtype, {int64_t{1} << 38, items, c_.kv_heads, x.shape[0]})
-            : on_device(arena_.data() + at,
-                        x.dtype,
-                        {int64_t{1} << 36, items, c_.kv_heads, x.shape[0], x.shape[1]});
+            ? on_device(arena + at, x.dtype, {int64_t{1} << 38, items, heads_, x.shape[0]})
+            : on_device(arena + at, x.dtype, {int64_t{1} << 36, items, heads_, x.shape[0], x.shape[1]});
     v.stride[0] = 256, v.stride[1] = x.size, v.stride[2] = items * x.size;
-    part_.planes[size_t(i++)] = v;
-    at += items * x.size * c_.kv_heads, token_bytes_ += x.size / x.per * c_.kv_heads;
+    part.planes[size_t(i++)] = v;
+    at += items * x.size * heads_;
   }
-  if (c_.type == DecodeType::kKivi4) part_.args = {4, 32};
+  if (type_ == DecodeType::kKivi4) part.args = {4, 32};
   return (at + 255) / 256 * 256;
 }
 
+int64_t Planes::token_bytes() const {
+  int64_t bytes = 0;
+  for (const Component& x : components(type_, dim_)) bytes += x.size / x.per * heads_;
+  return bytes;
+}
+
 // Random everywhere; then what is not a 16-bit float or a code is put right, page by page.
-void Step::fill(Bench& b) {
-  if (c_.type == DecodeType::kBF16 || c_.type == DecodeType::kF16)
-    return fill_random(
-        arena_.data(), arena_.bytes() / 2, c_.type == DecodeType::kBF16, 1, c_.seed, b.stream());
-  fill_bytes(arena_.data(), arena_.bytes(), c_.type == DecodeType::kKivi4, c_.seed, b.stream());
-  const auto parts = components(c_);
-  const int64_t pages = arena_.bytes() / page_bytes_;
+void Planes::fill(const cuda::Buffer& arena, const AttentionPart& part, uint64_t seed, Bench& b) const {
+  if (type_ == DecodeType::kBF16 || type_ == DecodeType::kF16)
+    return fill_random(arena.data(), arena.bytes() / 2, type_ == DecodeType::kBF16, 1, seed, b.stream());
+  fill_bytes(arena.data(), arena.bytes(), type_ == DecodeType::kKivi4, seed, b.stream());
+  const auto parts = components(type_, dim_);
+  AttentionPart laid = part;
+  const int64_t page_bytes = lay_out(arena.data(), laid), pages = arena.bytes() / page_bytes;
   for (size_t i = 0; i < parts.size(); ++i) {
-    const int64_t n = c_.page / parts[i].per * parts[i].size * c_.kv_heads;
-    const size_t pitch = size_t(page_bytes_);
+    const int64_t n = page_ / parts[i].per * parts[i].size * heads_;
+    const size_t pitch = size_t(page_bytes);
     cuda::Buffer values = device_memory(pages * n);
     if (parts[i].dtype == DType::kF32)
-      fill_floats(values.data(), pages * n / 4, 0.001f, 0.3f, c_.seed + i, b.stream());
+      fill_floats(values.data(), pages * n / 4, 0.001f, 0.3f, seed + i, b.stream());
     else if (parts[i].dtype == DType::kBF16 || parts[i].dtype == DType::kF16)
-      fill_random(
-          values.data(), pages * n / 2, parts[i].dtype == DType::kBF16, 0.2f, c_.seed + i, b.stream());
+      fill_random(values.data(), pages * n / 2, parts[i].dtype == DType::kBF16, 0.2f, seed + i, b.stream());
     else
       continue;
-    SE_CUDA(cudaMemcpy2DAsync(part_.planes[i].data,
+    SE_CUDA(cudaMemcpy2DAsync(laid.planes[i].data,
                               pitch,
                               values.data(),
                               size_t(n),
@@ -110,9 +112,9 @@ void Step::fill(Bench& b) {
   }
 }
 
-Step::Step(const Case& c, Bench& b) : c_(c), heads_(c.per_head ? c.kv_heads : 1) {
-  page_bytes_ = lay_out();
-  token_bytes_ = 0;
+Step::Step(const Case& c, Bench& b)
+    : c_(c), heads_(c.per_head ? c.kv_heads : 1), planes_(c.type, c.kv_heads, c.dim, c.page) {
+  page_bytes_ = planes_.lay_out(nullptr, part_);
   int64_t pages = 0, cap = 1;
   std::vector<int32_t> counts, q_start{0}, from, split, ids;
   std::vector<int64_t> start, runs;
@@ -143,8 +145,8 @@ Step::Step(const Case& c, Bench& b) : c_(c), heads_(c.per_head ? c.kv_heads : 1)
   const int64_t rows = int64_t(c.rows.size()), q_heads = int64_t(c.kv_heads) * c.group;
   places_ = cap * c.unit + rows;
   arena_ = device_memory(std::max<int64_t>(pages, 1) * page_bytes_);
-  lay_out();
-  fill(b);
+  planes_.lay_out(arena_.data(), part_);
+  planes_.fill(arena_, part_, c.seed, b);
   std::vector<float> q(size_t(rows * q_heads * c.dim)), nk(size_t(rows * c.kv_heads * c.dim)), nv = nk;
   for (size_t i = 0; i < q.size(); ++i) q[i] = 2 * random_float(c.seed + 1, i);
   for (size_t i = 0; i < nk.size(); ++i)
@@ -211,13 +213,12 @@ void Step::enqueue_after_late_writer(Bench& b) {
 }
 
 double Step::bytes() const {
-  double tokens = 0, runs = 0, of_token = 0;
-  for (const Component& x : components(c_)) of_token += double(x.size) / x.per * c_.kv_heads;
+  double tokens = 0, runs = 0;
   for (const Row& r : c_.rows) {
     for (int t : r.runs) tokens += t;
     runs += double(r.runs.size());
   }
-  return tokens * of_token + runs * 8;
+  return tokens * double(planes_.token_bytes()) + runs * 8;
 }
 
 double Step::error(Bench& b) const {

@@ -21,8 +21,21 @@ struct Case {
   uint64_t seed = 1;
 };
 
-// Pages as the store lays them out: one component after another, each [head][item], a page id every 256
-// bytes.
+// The planes of a part as the store lays out its pages: one component after another, each [head][item], a
+// page id every 256 bytes; and what is in them, random.
+class Planes {
+ public:
+  Planes(cuda::DecodeType type, int kv_heads, int dim, int page)
+      : type_(type), heads_(kv_heads), dim_(dim), page_(page) {}
+  int64_t lay_out(char* arena, AttentionPart& part) const;  // bytes of a page
+  int64_t token_bytes() const;                              // of all components and heads
+  void fill(const cuda::Buffer& arena, const AttentionPart& part, uint64_t seed, Bench& b) const;
+
+ private:
+  cuda::DecodeType type_;
+  int heads_, dim_, page_;
+};
+
 class Step {
  public:
   Step(const Case& c, Bench& b);
@@ -39,12 +52,11 @@ class Step {
 
  private:
   int64_t pick(int64_t below, int64_t i) const;
-  int64_t lay_out();  // planes of part_; bytes of a page
-  void fill(Bench& b);
 
   Case c_;
   int heads_;
-  int64_t page_bytes_ = 0, token_bytes_ = 0;  // of a token: all components, all heads
+  Planes planes_;
+  int64_t page_bytes_ = 0;
   cuda::Buffer arena_;
   std::vector<cuda::Buffer> held_;
   StepRows rows_;

@@ -29,7 +29,7 @@ class Checked {
   Checked(const PrefillCase& c, const cuda::BlockChoice& choice, Bench& b)
       : choice_(choice),
         step_(c, b),
-        launch_(cuda::sparse_prefill(step_.args(), step_.part(), step_.grid, step_.workspace())) {
+        launch_(cuda::sparse_prefill(step_.args(), step_.part(), step_.plan.grid, step_.workspace())) {
     SE_CUDA(cudaMemset(p().list, 0, size_t(launch_.items * p().list_cap * 4)));  // read whole by density()
     SE_CUDA(cudaDeviceSynchronize());
   }
@@ -216,9 +216,8 @@ double Checked::error(Bench& b, int tokens, int* ties) {
                    want_lse.ptr<double>(),
                    b.stream());
   b.stream().synchronize();
-  return step_.compare(which,
-                       download<double>(want_out.data(), n * q_heads * kDim),
-                       download<double>(want_lse.data(), n * q_heads));
+  const auto want = download<double>(want_out.data(), n * q_heads * kDim);
+  return step_.compare(which, want, download<double>(want_lse.data(), n * q_heads), want);
 }
 
 double Checked::density() const {
@@ -247,6 +246,7 @@ double Checked::flops() const {
 }
 
 void check_case(Bench& b, const std::string& what, const PrefillCase& c, const cuda::BlockChoice& choice) {
+  if (!b.next_is_ours()) return;
   Checked x(c, choice, b);
   x.choose(b), x.attend(b);
   b.stream().synchronize();
@@ -256,6 +256,48 @@ void check_case(Bench& b, const std::string& what, const PrefillCase& c, const c
           worst <= kTolerance,
           worst,
           true);
+}
+
+// A past that is restored first: bit for bit what the same numbers stored in BF16 give.
+void check_restored(Bench& b, cuda::DecodeType type) {
+  if (!b.next_is_ours()) return;
+  cuda::BlockChoice choice;
+  choice.min_len = 0, choice.last = 1, choice.threshold = 0.7f;
+  PrefillCase c;
+  c.type = type, c.page = c.unit = type == cuda::DecodeType::kKivi4 ? 32 : 16;
+  c.rows = {{tokens_in_runs(4096, c.unit), 300}, {{}, 20}, {tokens_in_runs(1824, c.unit), 129}};
+  PrefillStep coded(c, b);
+  const auto attend = [&](PrefillStep& step) {
+    const auto s = cuda::sparse_prefill(step.args(), step.part(), step.plan.grid, step.workspace());
+    cuda::choose_blocks(s, choice, b.stream()), cuda::attend_blocks(s, b.stream());
+    b.stream().synchronize();
+    return s.launch.p;
+  };
+  const cuda::PrefillParams p = attend(coded);
+  c.type = cuda::DecodeType::kBF16;
+  PrefillStep plain(c, b);
+  const auto& planes = plain.part().planes;
+  const auto start = download<int64_t>(plain.part().index.start.data, int64_t(c.rows.size()));
+  const auto runs = download<int64_t>(plain.part().index.runs.data, plain.part().index.runs.numel());
+  for (size_t r = 0; r < c.rows.size(); ++r)
+    for (size_t e = 0; e < c.rows[r].runs.size(); ++e)
+      for (int h = 0; h < c.kv_heads; ++h) {
+        const int64_t from = (int64_t(r) * c.kv_heads + h) * p.past_rows + int64_t(e) * c.unit;
+        const int64_t to = run_slot(runs[size_t(start[r]) + e]) / c.page * 256 + h * planes[0].stride[2];
+        const size_t bytes = size_t(c.unit * kDim * 2);
+        SE_CUDA(cudaMemcpyAsync(planes[0].ptr<char>() + to,
+                                p.past_k + from * kDim,
+                                bytes,
+                                cudaMemcpyDeviceToDevice,
+                                b.stream().get()));
+        SE_CUDA(cudaMemcpyAsync(planes[1].ptr<char>() + to,
+                                p.past_v + from * kDim,
+                                bytes,
+                                cudaMemcpyDeviceToDevice,
+                                b.stream().get()));
+      }
+  attend(plain);
+  b.check(format("blocks {}: as the same in bf16", name_of(type)), plain.out() == coded.out(), 0, true);
 }
 
 void time_case(Bench& b, const std::string& shape, const PrefillCase& c) {
@@ -296,6 +338,7 @@ void blocks_checks(Bench& b) {
   check_case(b, "groups of 1", c, choice);
   choice.min_len = 100000;
   check_case(b, "everything", c, choice);
+  check_restored(b, cuda::DecodeType::kE4M3), check_restored(b, cuda::DecodeType::kKivi4);
 }
 
 void blocks_cases(Bench& b) {

@@ -1,6 +1,6 @@
 // sparse-engine-kbench: checks and times the CUDA kernels.
 //   --check      checks only: small shapes, fit for compute-sanitizer
-//   --few        sample checks five single rows only: for racecheck
+//   --few        sample checks five single rows only, prefill 40 tokens a case: for the sanitizer
 //   --share I/N  of the checks that are many (sample), every N-th from the I-th on
 //   --repeats N  (default 50)       --op NAME: read attention prefill blocks latent quest topk linear moe
 //   block_gemm gemm moe_prompt small sample scores keep gguf layer      --device cuda:N

@@ -46,54 +46,69 @@ __device__ double element(
 __global__ void attend(DecodeParams p,
                        DecodeType type,
                        int dim,
+                       Window window,
                        const int2* which,
                        int64_t places,
                        double* scratch,
                        double* out,
-                       double* lse) {
+                       double* lse,
+                       double* size) {
   __shared__ double shared[256];
   const int q_heads = p.kv_heads * p.group, q_head = blockIdx.x % q_heads, place = blockIdx.x / q_heads;
   const int row = which ? which[place].x : p.ids[place];
   const int head = q_head / p.group, token = which ? which[place].y : p.q_start[row], tid = threadIdx.x;
-  const auto given = [&](float x) {
-    return which ? double(__bfloat162float(__float2bfloat16(x))) : double(x);
+  const auto given = [&](double x) {
+    return which ? double(__bfloat162float(__float2bfloat16(float(x)))) : x;
   };
   const int r = p.row_heads == 1 ? row : row * p.kv_heads + head;
   const int64_t past = int64_t(p.counts[r]) << p.unit_shift, offset = p.offset ? p.offset[r] : 0;
   const int from = p.new_k ? p.kv_from[row] : token + 1;
   const int64_t all = past + (token + 1 - from);
+  // Places and present tokens below these are not seen.
+  const int64_t past_low = window.tokens ? window.pos[token] - window.tokens + 1 - window.first[r] : 0;
+  const int64_t now_low = window.tokens ? token - window.tokens + 1 : from;
   double* s = scratch + blockIdx.x * places;
   const float* q = p.q + token * p.q_token + q_head * p.q_head;
-  const auto slot_of = [&](int64_t i) -> int64_t {
+  const auto slot_of = [&](int64_t i) -> int64_t {  // -1: not there, or not seen
+    if (i >= past) return from + i - past >= now_low ? 0 : -1;
+    if (i < past_low) return -1;
     const int64_t run = p.runs[p.start[r] + (i >> p.unit_shift)], in = i & ((1 << p.unit_shift) - 1);
     return in < (run & 0xffff) ? (run >> 16) + offset + in : -1;
   };
   double top = -INFINITY;
   for (int64_t i = tid; i < all; i += blockDim.x) {
-    const int64_t slot = i < past ? slot_of(i) : 0;
+    const int64_t slot = slot_of(i);
     double dot = 0;
     for (int d = 0; d < dim && slot >= 0; ++d)
       dot +=
-          given(q[d]) * (i < past ? element(p, type, dim, slot, head, false, d)
+          given(q[d]) * (i < past ? given(element(p, type, dim, slot, head, false, d))
                                   : given(p.new_k[(from + i - past) * p.new_token + head * p.new_head + d]));
     s[i] = slot >= 0 ? dot * double(p.scale) : -INFINITY;
     top = fmax(top, s[i]);
   }
   const auto [most, total] = softmax(s, all, top, shared);
   const int parts = blockDim.x / dim, d = tid % dim;
-  double acc = 0;
+  double acc = 0, terms = 0;
   for (int64_t i = tid / dim; i < all; i += parts) {
-    const int64_t slot = i < past ? slot_of(i) : 0;
+    const int64_t slot = slot_of(i);
     if (slot < 0) continue;
-    acc += s[i] * (i < past ? element(p, type, dim, slot, head, true, d)
-                            : given(p.new_v[(from + i - past) * p.new_token + head * p.new_head + d]));
+    const double x =
+        s[i] * (i < past ? given(element(p, type, dim, slot, head, true, d))
+                         : given(p.new_v[(from + i - past) * p.new_token + head * p.new_head + d]));
+    acc += x, terms += fabs(x);
   }
-  shared[tid] = acc;
-  __syncthreads();
+  const auto sum = [&](double x) {
+    __syncthreads();
+    shared[tid] = x;
+    __syncthreads();
+    for (int i = 1; i < parts && tid < dim; ++i) x += shared[tid + i * dim];
+    return x;
+  };
+  acc = sum(acc), terms = sum(terms);
   if (tid < dim) {
-    for (int i = 1; i < parts; ++i) acc += shared[tid + i * dim];
     const int64_t at = int64_t(which ? place : token) * q_heads + q_head;
     out[at * dim + d] = total > 0 ? acc / total : 0;
+    if (size) size[at * dim + d] = total > 0 ? terms / total : 0;
     if (d == 0) lse[at] = total > 0 ? most + log(total) : -INFINITY;
   }
 }
@@ -129,20 +144,23 @@ void reference_attention(const DecodeParams& p,
                          double* lse,
                          cuda::Stream& stream) {
   attend<<<unsigned(listed * p.kv_heads * p.group), 256, 0, stream.get()>>>(
-      p, type, dim, nullptr, places, scratch, out, lse);
+      p, type, dim, {}, nullptr, places, scratch, out, lse, nullptr);
   SE_CUDA(cudaGetLastError());
 }
 
 void reference_prefill(const DecodeParams& p,
+                       DecodeType type,
+                       const Window& window,
                        const int2* which,
                        int tokens,
                        int64_t places,
                        double* scratch,
                        double* out,
                        double* lse,
+                       double* size,
                        cuda::Stream& stream) {
   attend<<<unsigned(tokens * p.kv_heads * p.group), 256, 0, stream.get()>>>(
-      p, DecodeType::kBF16, 128, which, places, scratch, out, lse);
+      p, type, 128, window, which, places, scratch, out, lse, size);
   SE_CUDA(cudaGetLastError());
 }
 

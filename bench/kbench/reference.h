@@ -20,15 +20,25 @@ void reference_attention(const cuda::DecodeParams& p,
                          double* lse,
                          cuda::Stream& stream);
 
-// The same for the tokens of `which` (row, token of the step), BF16 parts of 128 channels; out and lse by
-// place in `which`. q and the present are rounded to BF16 first, as prefill attention does.
+// A sliding window (0: none): KvIndex::first, StepRows::pos.
+struct Window {
+  int tokens = 0;
+  const int64_t* first = nullptr;
+  const int32_t* pos = nullptr;
+};
+// The same for the tokens of `which` (row, token of the step), parts of 128 channels; out and lse by place in
+// `which`; size, as out: the sum of the terms' sizes. q, past and present are rounded to BF16 first, as
+// prefill attention does.
 void reference_prefill(const cuda::DecodeParams& p,
+                       cuda::DecodeType type,
+                       const Window& window,
                        const int2* which,
                        int tokens,
                        int64_t places,
                        double* scratch,
                        double* out,
                        double* lse,
+                       double* size,
                        cuda::Stream& stream);
 
 // Decode over latents (BF16 keys of `key` channels, their first `value` as values): out [tokens, heads,

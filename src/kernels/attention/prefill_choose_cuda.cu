@@ -22,9 +22,7 @@ __global__ __launch_bounds__(kThreads) void means(const __grid_constant__ Prefil
   if (listed >= *p.a.n) return;
   Work w{};
   w.row = p.a.ids[listed], w.head = head;
-  const int r = p.a.row_heads == 1 ? w.row : w.row * p.a.kv_heads + head;
-  w.count = p.a.counts[r];
-  w.past_tiles = ((w.count << p.a.unit_shift) + kTile - 1) / kTile;
+  find_past(p, w);
   const int end = p.a.q_start[w.row + 1], first = p.a.kv_from[w.row];
   if (thread == 0) count = 0;
   __syncthreads();
@@ -33,9 +31,13 @@ __global__ __launch_bounds__(kThreads) void means(const __grid_constant__ Prefil
     if (b < w.past_tiles) {
       const int64_t slot = slot_of(p.a, w, b * kTile + thread);
       if (slot >= 0) {
-        const int64_t at = (slot >> p.a.page_shift) * p.a.page_stride +
-                           (slot & ((1 << p.a.page_shift) - 1)) * p.a.item_stride + head * p.a.head_stride;
-        k = p.a.k + at, v = p.a.v + at;
+        const int64_t restored = int64_t(listed * p.a.kv_heads + head) * p.past_rows + b * kTile + thread;
+        const int64_t at = p.past_k ? restored * kDim * 2
+                                    : (slot >> p.a.page_shift) * p.a.page_stride +
+                                          (slot & ((1 << p.a.page_shift) - 1)) * p.a.item_stride +
+                                          head * p.a.head_stride;
+        k = (p.past_k ? reinterpret_cast<const char*>(p.past_k) : p.a.k) + at;
+        v = (p.past_v ? reinterpret_cast<const char*>(p.past_v) : p.a.v) + at;
       }
     } else if (const int token = first + (b - w.past_tiles) * kTile + thread; token < end) {
       const int64_t at = (int64_t(head) * p.tokens + token) * kDim;
@@ -102,8 +104,8 @@ __global__ __launch_bounds__(kThreads) void choose(const __grid_constant__ Prefi
   pdl_wait();
   pdl_release();
   const int item = blockIdx.x;
-  if (item >= tiles_of_head(p.a) * p.a.kv_heads) return;
-  const Work w = find_work(p.a, item);
+  if (item >= p.items[*p.a.n].first) return;
+  const Work w = find_work(p, item);
   const int blocks = w.tiles, row_tiles = tiles_of(p.a, w.tokens);
   const bool all = w.tokens <= o.min_len || w.tile >= row_tiles - o.last;
   const int first = w.token + w.tile * kTile / p.a.group;  // the tile's first and last query

@@ -4,189 +4,11 @@
 // under way while the softmax runs, and the two take turns at the tensor cores. Ladder: docs/performance.md.
 #pragma once
 #include "device/cuda/stream.h"
-#include "kernels/attention/prefill_tile_cuda.cuh"
+#include "kernels/attention/prefill_copy_cuda.cuh"
 
 namespace se::cuda::prefill {
 
-constexpr int kStages = 2, kAhead = 2;  // tiles of K and of V; items
-constexpr int kConsumers = 2, kThreads = (kConsumers + 1) * 128;
-constexpr int kLeastRegisters = 56, kMostRegisters = 224;
-
-struct Shared {  // at a multiple of 1,024 bytes
-  char q[kTileBytes], k[kStages][kTileBytes], v[kStages][kTileBytes];
-  uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
-  alignas(16) uint32_t there[kStages][kTile / 32];  // of the tile in k: which keys are
-  int32_t id[kStages];                              // of the tile in k
-  uint64_t item_full[kAhead], item_empty[kAhead];
-  int32_t item[kAhead];
-};
-constexpr int kSharedBytes = int(sizeof(Shared)) + 1024;
-
-__device__ __forceinline__ const int32_t* list_of(const PrefillParams& p, int item) {
-  return p.list + item * p.list_cap;
-}
-
-// Lane l < 8: the l-th 16 keys of a tile.
-struct Piece {
-  int here = 0;        // keys there are; 16: the copy engine brings them, fewer: the warp does
-  int c3 = 0, c4 = 0;  // where they are in the tensor map
-};
-
-__device__ __forceinline__ Piece find_piece(const PrefillParams& q, const Work& w, int id, int lane) {
-  const DecodeParams& p = q.a;
-  Piece x;
-  if (lane >= kPieces) return x;
-  const From from = source_of(w, id);
-  if (from == From::kMeans) {
-    x.here = kPiece;
-    x.c3 = (w.listed * p.kv_heads + w.head) * q.mean_blocks + (id - kMeanTile) * kTile + lane * kPiece;
-  } else if (from == From::kNow) {
-    const int token = w.from + (id - w.past_tiles) * kTile + lane * kPiece;
-    x.c3 = w.head * q.tokens + token;
-    x.here = max(0, min(kPiece, w.token + w.tokens - token));
-  } else if (p.unit_shift >= 4) {
-    const int place = id * kTile + lane * kPiece;
-    const int64_t slot = slot_of(p, w, place), last = slot_of(p, w, place + kPiece - 1);
-    if (slot >= 0 && last >= 0 && slot % 8 == 0) {
-      x.here = kPiece;
-      x.c4 = int(slot >> p.page_shift);
-      x.c3 = w.head * q.head_groups + (int(slot) & ((1 << p.page_shift) - 1)) / 8;
-    }
-  }
-  return x;
-}
-
-// 16 keys' rows by ordinary loads and stores, zeros where there is none; returns which there are. All lanes.
-__device__ __forceinline__ uint32_t
-copy_piece(const PrefillParams& p, const Work& w, int id, int piece, bool value, char* to, int lane) {
-  const bool now = source_of(w, id) == From::kNow;
-  uint32_t there = 0;
-#pragma unroll 1
-  for (int i = 0; i < kPiece / 2; ++i) {
-    const int r = 2 * i + lane / 16, c = lane % 16;
-    const char* from = nullptr;
-    if (now) {
-      const int token = w.from + (id - w.past_tiles) * kTile + piece * kPiece + r;
-      if (token < w.token + w.tokens)
-        from = reinterpret_cast<const char*>((value ? p.now_v : p.now_k) +
-                                             (int64_t(w.head) * p.tokens + token) * kDim);
-    } else {
-      const int64_t slot = slot_of(p.a, w, id * kTile + piece * kPiece + r);
-      if (slot >= 0)
-        from = (value ? p.a.v : p.a.k) + (slot >> p.a.page_shift) * p.a.page_stride +
-               (slot & ((1 << p.a.page_shift) - 1)) * p.a.item_stride + w.head * p.a.head_stride;
-    }
-    const uint4 x = from ? *reinterpret_cast<const uint4*>(from + c * 16) : uint4{0, 0, 0, 0};
-    const int row = piece * kPiece + r;
-    *reinterpret_cast<uint4*>(to + place_in_tile(row, c)) = x;
-    const uint32_t votes = __ballot_sync(~0u, from != nullptr);
-    there |= ((votes & 1) | (votes >> 16 & 1) << 1) << (2 * i);
-  }
-  return there;
-}
-
-// Brings one plane of a tile to `to`; ends with the barrier `full` armed.
-__device__ __forceinline__ void bring(const PrefillParams& p,
-                                      const PrefillMaps& maps,
-                                      const Work& w,
-                                      int id,
-                                      const Piece& x,
-                                      bool value,
-                                      char* to,
-                                      uint32_t* there,
-                                      uint32_t full,
-                                      int lane) {
-  const uint32_t whole = __ballot_sync(~0u, x.here == kPiece) & ((1 << kPieces) - 1);
-  uint32_t mine = x.here == kPiece ? 0xffff : 0;
-  if (whole != (1 << kPieces) - 1) {
-#pragma unroll 1
-    for (int i = 0; i < kPieces; ++i) {
-      if (whole >> i & 1) continue;
-      const uint32_t bits = copy_piece(p, w, id, i, value, to, lane);
-      if (lane == i) mine = bits;
-    }
-    fence_shared_writes();
-  }
-  if (there) {
-    const uint32_t pair = mine | __shfl_down_sync(~0u, mine, 1) << 16;
-    const uint4 all{pair, __shfl_sync(~0u, pair, 2), __shfl_sync(~0u, pair, 4), __shfl_sync(~0u, pair, 6)};
-    if (lane == 0) *reinterpret_cast<uint4*>(there) = all;
-  }
-  __syncwarp();
-  if (lane == 0) barrier_arrive_expecting(full, __popc(whole) * kPiece * kDim * 2);
-  __syncwarp();
-  if (lane >= kPieces || !(whole >> lane & 1)) return;
-  const From from = source_of(w, id);
-  const CUtensorMap& map = from == From::kPast  ? (value ? maps.past_v : maps.past_k)
-                           : from == From::kNow ? (value ? maps.now_v : maps.now_k)
-                                                : (value ? maps.mean_v : maps.mean_k);
-  copy_box(shared_address(to + lane * 2 * kGroup), map, full, 0, 0, 0, x.c3, x.c4);
-}
-
-// The next item of this block, as the warp that brings keys hands them out; -1: no more.
-struct Items {
-  Turn<kAhead> turn;
-  __device__ __forceinline__ int take(Shared& s, int lane) {
-    barrier_wait(shared_address(&s.item_full[turn.stage]), turn.phase);
-    int item = 0;
-    if (lane == 0) {  // the thread that reads is the one that gives back
-      item = s.item[turn.stage];
-      barrier_arrive(shared_address(&s.item_empty[turn.stage]));
-    }
-    turn.next();
-    return __shfl_sync(~0u, item, 0);
-  }
-  __device__ __forceinline__ int hand_out(Shared& s, int items, int32_t* taken, bool first, int lane) {
-    int item = 0;
-    barrier_wait(shared_address(&s.item_empty[turn.stage]), turn.phase ^ 1);
-    if (lane == 0) {
-      item = first ? int(blockIdx.x) : int(gridDim.x) + atomicAdd(taken, 1);
-      if (item >= items) item = -1;
-      s.item[turn.stage] = item;
-      barrier_arrive(shared_address(&s.item_full[turn.stage]));
-    }
-    turn.next();
-    return __shfl_sync(~0u, item, 0);
-  }
-};
-
-// One warp brings the keys, another the values.
-template <bool kSparse>
-__device__ __forceinline__ void produce(
-    const PrefillParams& p, const PrefillMaps& maps, Shared& s, int items, bool value) {
-  const int lane = threadIdx.x % 32;
-  uint64_t *full = value ? s.v_full : s.k_full, *empty = value ? s.v_empty : s.k_empty;
-  Turn<kStages> turn;
-  Items next_item;
-  for (bool first = true;; first = false) {
-    const int item = value ? next_item.take(s, lane) : next_item.hand_out(s, items, p.taken, first, lane);
-    if (item < 0) return;
-    const Work w = find_work(p.a, item);
-    const int tiles = kSparse ? p.list_n[item] : w.tiles;
-    const auto id_of = [&](int t) { return kSparse ? list_of(p, item)[t] : t; };
-    int id = tiles > 0 ? id_of(0) : 0;
-    Piece x = find_piece(p, w, id, lane);
-    for (int t = 0; t < tiles; ++t) {
-      const int st = turn.stage;
-      const int next_id = t + 1 < tiles ? id_of(t + 1) : id;
-      const Piece next = find_piece(p, w, next_id, lane);
-      barrier_wait(shared_address(&empty[st]), turn.phase ^ 1);
-      if (lane == 0 && !value) s.id[st] = id;
-      bring(p,
-            maps,
-            w,
-            id,
-            x,
-            value,
-            value ? s.v[st] : s.k[st],
-            value ? nullptr : s.there[st],
-            shared_address(&full[st]),
-            lane);
-      id = next_id, x = next;
-      turn.next();
-    }
-  }
-}
+constexpr int kLeastRegisters = 56, kMostRegisters = 224;  // of warps that bring tiles, that compute
 
 // This thread's two query rows: g and g + 8 of its warp's 16.
 struct Rows {
@@ -217,7 +39,9 @@ __device__ __forceinline__ void mask(const PrefillParams& p,
            __shfl_sync(~0u, there.w, 0)};
   const int c = lane % 4;
   const From from = source_of(w, id);
-  const int base = w.from + (id - w.past_tiles) * kTile;
+  const int base = from == From::kNow ? w.from + (id - w.past_tiles) * kTile : id * kTile;
+  // From a token of the step to the least place, present token that it sees.
+  const int low = from == From::kNow ? 1 - p.window : w.ahead + 1 - p.window;
   const float* bias = nullptr;
   if (kSparse && from == From::kMeans) {
     const int m = id - kMeanTile;
@@ -225,8 +49,11 @@ __device__ __forceinline__ void mask(const PrefillParams& p,
     bias = p.mean_bias + int64_t(w.listed * p.a.kv_heads + w.head) * p.mean_blocks + m * kTile;
   }
   const bool causal = from == From::kNow && base + kTile - 1 > rows.first;
-  if (!causal && !bias && (there.x & there.y & there.z & there.w) == ~0u) return;
+  const bool windowed = !kSparse && p.window > 0 && base < rows.first + kTile - 1 + low;
+  if (!causal && !bias && !windowed && (there.x & there.y & there.z & there.w) == ~0u) return;
   const int limit0 = causal ? rows.token[0] - base : kTile, limit1 = causal ? rows.token[1] - base : kTile;
+  const int low0 = windowed ? rows.token[0] + low - base : 0;
+  const int low1 = windowed ? rows.token[1] + low - base : 0;
 #pragma unroll
   for (int j = 0; j < 16; ++j) {
     const uint32_t word = j < 4 ? there.x : j < 8 ? there.y : j < 12 ? there.z : there.w;
@@ -240,8 +67,8 @@ __device__ __forceinline__ void mask(const PrefillParams& p,
         const float add = ok ? bias[col] * inverse_scale : 0;
         a += add, b += add;
       }
-      if (!ok || col > limit0) a = -INFINITY;
-      if (!ok || col > limit1) b = -INFINITY;
+      if (!ok || col > limit0 || col < low0) a = -INFINITY;
+      if (!ok || col > limit1 || col < low1) b = -INFINITY;
     }
   }
 }
@@ -284,7 +111,7 @@ __device__ __forceinline__ void start_values(float (&o)[64], const uint32_t (&a)
 }
 
 __device__ __forceinline__ void write_rows(
-    const DecodeParams& p, const Work& w, Rows& rows, const int (&q_head)[2], const float (&o)[64], int c) {
+    const DecodeParams& p, const Rows& rows, const int (&q_head)[2], const float (&o)[64], int c) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     float total = rows.total[r];
@@ -292,16 +119,36 @@ __device__ __forceinline__ void write_rows(
     total += __shfl_xor_sync(~0u, total, 2);
     if (rows.token[r] < 0) continue;
     const float inverse = total > 0 ? 1 / total : 0;
-    const int64_t at = rows.token[r] * p.out_token + q_head[r] * p.out_head + 2 * c;
 #pragma unroll
-    for (int j = 0; j < 16; ++j) {
-      const float a = o[4 * j + 2 * r] * inverse, b = o[4 * j + 2 * r + 1] * inverse;
-      if (p.out) *reinterpret_cast<float2*>(p.out + at + 8 * j) = {a, b};
-      if (p.out16) *reinterpret_cast<uint32_t*>(p.out16 + at + 8 * j) = pack(a, b, __half());
-    }
-    if (p.lse && c == 0)
-      p.lse[rows.token[r] * p.lse_token + q_head[r] * p.lse_head] =
-          total > 0 ? rows.top[r] * p.scale + logf(total) : -INFINITY;
+    for (int j = 0; j < 16; ++j)
+      write_pair(p,
+                 rows.token[r],
+                 q_head[r],
+                 8 * j + 2 * c,
+                 o[4 * j + 2 * r] * inverse,
+                 o[4 * j + 2 * r + 1] * inverse);
+    if (c == 0) write_lse(p, rows.token[r], q_head[r], rows.top[r] * p.scale, total);
+  }
+}
+
+// A split's sums, for prefill_merge.
+__device__ __forceinline__ void write_part(const PrefillParams& p,
+                                           int item,
+                                           int warp,
+                                           const Rows& rows,
+                                           float scale,
+                                           const float (&o)[64],
+                                           int lane) {
+  float4* to = p.part_out + (int64_t(item) * 8 + warp) * 16 * 32 + lane;
+#pragma unroll
+  for (int j = 0; j < 16; ++j) to[j * 32] = {o[4 * j], o[4 * j + 1], o[4 * j + 2], o[4 * j + 3]};
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float total = rows.total[r];
+    total += __shfl_xor_sync(~0u, total, 1);
+    total += __shfl_xor_sync(~0u, total, 2);
+    if (lane % 4 == 0)
+      p.part_sums[int64_t(item) * kTile + warp * 16 + lane / 4 + 8 * r] = {rows.top[r] * scale, total};
   }
 }
 
@@ -322,8 +169,9 @@ __device__ __forceinline__ void consume(const PrefillParams& p, Shared& s) {
   for (;;) {
     const int item = next_item.take(s, lane);
     if (item < 0) break;
-    const Work w = find_work(p.a, item);
-    const int tiles = kSparse ? p.list_n[item] : w.tiles;
+    const Work w = find_work(p, item);
+    if (w.splits == 0) continue;
+    const int tiles = kSparse ? p.list_n[item] : w.end - w.begin;
     named_sync(4 + group, 128);  // the last item's q is no longer read
     take_queries(p.a, w, s.q, group);
     fence_shared_writes();
@@ -388,7 +236,10 @@ __device__ __forceinline__ void consume(const PrefillParams& p, Shared& s) {
       release(s.v_empty[values.stage]);
       values.next();
     }
-    write_rows(p.a, w, rows, q_head, o, c);
+    if (!kSparse && w.splits > 1)
+      write_part(p, item, group * 4 + warp, rows, scale, o, lane);
+    else
+      write_rows(p.a, rows, q_head, o, c);
   }
   if (group == 0) named_sync(own_turn, 256);  // takes the turn that is left
 }
@@ -416,7 +267,7 @@ __global__ __launch_bounds__(kThreads, 1) void kernel(const __grid_constant__ Pr
   pdl_release();
   if (warp < 4) {
     registers_down<kLeastRegisters>();
-    if (warp < 2) produce<kSparse>(p, maps, s, tiles_of_head(p.a) * p.a.kv_heads, warp == 1);
+    if (warp < 2) produce<kSparse>(p, maps, s, p.items[*p.a.n].first, warp == 1);
   } else {
     registers_up<kMostRegisters>();
     consume<kSparse>(p, s);
@@ -425,13 +276,14 @@ __global__ __launch_bounds__(kThreads, 1) void kernel(const __grid_constant__ Pr
 
 template <bool kSparse>
 void start(const PrefillParams& p, const PrefillMaps& maps, int grid, Stream& stream) {
+  constexpr int kBytes = int(sizeof(Shared)) + 1024;
   const auto f = kernel<kSparse>;
   static const bool ready = [f] {
-    SE_CUDA(cudaFuncSetAttribute(f, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+    SE_CUDA(cudaFuncSetAttribute(f, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
     return true;
   }();
   (void)ready;
-  launch(f, dim3(unsigned(grid)), kThreads, kSharedBytes, stream.get(), p, maps);
+  launch(f, dim3(unsigned(grid)), kThreads, kBytes, stream.get(), p, maps);
 }
 
 }  // namespace se::cuda::prefill

@@ -15,11 +15,31 @@ struct PrefillMaps {
   CUtensorMap past_k, past_v, now_k, now_v, mean_k, mean_v;
 };
 
-// `a` as in decode, less splits and their results: rows have any number of tokens. Tiles of a row: packed
-// rows r = position * group + head of group, 128 at a time. Item i is KV head i % kv_heads of tile i /
-// kv_heads: listed rows in order, the tiles of a row from the last to the first.
+// The items of a listed row: from `first` on, for each of `splits` splits, the first of them `base`, its
+// tiles of queries from the last to the first, for each tile its KV heads.
+struct PrefillItems {
+  int first, splits, base, unused;
+};
+
+// `a` as in decode, less the results of splits: rows have any number of tokens. Tiles of a row: packed rows r
+// = position * group + head of group, 128 at a time. Split s of a row is the tiles of keys [s, s + 1) *
+// split[row] / 128; an item is a tile of queries, a KV head and a split.
 struct PrefillParams {
   DecodeParams a;
+  PrefillItems* items = nullptr;  // [cap + 1]; of the last only `first`: how many there are
+  int max_splits = 1;             // of a row
+  // Of items of tiles that have several splits: sums [item, warp of 16 rows, 16, lane] of four, as wgmma's
+  // results lie, not normalised; maximum (log2) and sum of weights [item, 128].
+  float4* part_out = nullptr;
+  float2* part_sums = nullptr;
+  // A past that is not stored in BF16, restored [listed, kv_heads, past_rows, 128]: the tiles of a row from
+  // that of its first key on, zeros where no token is; past_there: a bit a row. Null: read where it lies.
+  __nv_bfloat16 *past_k = nullptr, *past_v = nullptr;
+  uint32_t* past_there = nullptr;
+  int past_rows = 0;
+  int window = 0;                  // as AttendArgs
+  const int64_t* first = nullptr;  // KvIndex::first, with a window
+  const int32_t* pos = nullptr;
   __nv_bfloat16 *now_k = nullptr, *now_v = nullptr;  // present in BF16 [kv_heads, tokens, 128]
   int tokens = 0;                                    // of the step
   int head_groups = 0;                               // groups of 8 items from one head of a page to the next
@@ -48,7 +68,11 @@ struct BlockChoice {
 
 void prefill_dense(const PrefillParams& p, const PrefillMaps& maps, int grid, Stream& stream);
 void prefill_sparse(const PrefillParams& p, const PrefillMaps& maps, int grid, Stream& stream);
-// The present's K and V in BF16; clears `taken`. Before all others.
+// Fills past_k, past_v, past_there from planes of `type`.
+void prefill_restore(const PrefillParams& p, DecodeType type, Stream& stream);
+// Adds up the splits of tiles that have several; tiles: at most, of all KV heads.
+void prefill_merge(const PrefillParams& p, int tiles, Stream& stream);
+// The present's K and V in BF16, the items; clears `taken`. Before all others.
 void prefill_round(const PrefillParams& p, Stream& stream);
 // Fills the means and mean_bias of all blocks, then the lists of `items` items (at most).
 void prefill_means(const PrefillParams& p, Stream& stream);
