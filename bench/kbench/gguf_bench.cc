@@ -50,6 +50,7 @@ class Product {
     w_ = make_rows(c, distinct_);
     const int64_t row_bytes = cuda::block_row_bytes(c.type, c.k);
     w_on_ = device_memory((c.n * row_bytes + 15) / 16 * 16);
+    SE_CUDA(cudaMemset(w_on_.data(), 0, size_t(w_on_.bytes())));  // kernels read whole 16 bytes
     for (int done = 0; done < c.n; done += distinct_)
       SE_CUDA(cudaMemcpy(w_on_.data() + done * row_bytes,
                          w_.data(),

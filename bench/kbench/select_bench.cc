@@ -140,8 +140,8 @@ class Selection {
       start.push_back(int64_t(runs.size()));
       for (size_t i = 0; i < r.size(); ++i) runs.push_back(run(runs.size()));
     }
-    runs_ = upload(runs), start_ = upload(start),
-    out_runs_ = device_memory(int64_t(rows.size()) * p_.index_row * 8);
+    runs_ = upload(runs), start_ = upload(start);
+    out_runs_ = upload(std::vector<int64_t>(rows.size() * size_t(p_.index_row), -1));
     p_.runs = runs_.ptr<int64_t>(), p_.start = start_.ptr<int64_t>(), p_.out_runs = out_runs_.ptr<int64_t>();
   }
   const cuda::TopKParams& params() const { return p_; }
