@@ -23,8 +23,8 @@ constexpr float kShrink = 0x1p-6f, kGrow = 0x1p6f;  // of the product, so that h
 static_assert(kWorkers < kTableWarps && kWorkers > kUpWarps + kSumWarps);
 
 struct Shape {
-  int slots, slot_bytes, sets;           // sets of warps that share out the slots of down
-  int sums_at, factors_at, products_at;  // bytes from the ring's begin
+  int slots, slot_bytes, sets;                     // sets of warps that share out the slots of down
+  int sums_at, parts_at, factors_at, products_at;  // bytes from the ring's begin
 };
 
 __device__ __forceinline__ uint32_t word(const uint4& v, int i) {
@@ -116,7 +116,7 @@ __global__ __launch_bounds__(kThreads, 1) void few_kernel(const __grid_constant_
   const int pieces = p.inner / 256, units = 2 * pieces, side_size = warps * 16 * kColumns;
   const int k_blocks = p.k / 128, inner_blocks = p.inner / 128, first_row = blockIdx.x * 16;
   float* sums = reinterpret_cast<float*>(ring + shape.sums_at);        // [2][warps][16][kColumns], after work
-  float* parts = sums;                                                 // then [pair][piece of inner][16]
+  float* parts = reinterpret_cast<float*>(ring + shape.parts_at);      // of down: [pair][piece of inner][16]
   float* factors = reinterpret_cast<float*>(ring + shape.factors_at);  // of down: [task][inner_blocks]
   __half* products = reinterpret_cast<__half*>(ring + shape.products_at);  // [pair][inner + kPad]
   if (threadIdx.x == 0) {
@@ -334,16 +334,17 @@ bool moe_experts_few(const ExpertParams& p, Stream& stream) {
     return false;
   const auto most = [](int a, int b) { return a > b ? a : b; };
   const auto up = [](int bytes) { return (bytes + 127) / 128 * 128; };
-  const int sums = most(most(int(sizeof(Work)), 2 * warps * 16 * kColumns * 4), pairs * pieces * 16 * 4);
+  const int sums = most(int(sizeof(Work)), 2 * warps * 16 * kColumns * 4), parts = pairs * pieces * 16 * 4;
   const int factors = pairs * (p.inner / 128) * 4, products = pairs * (p.inner + kPad) * 2;
   Shape shape;
   shape.slot_bytes = up(most(16 * p.k + p.k / 128 * 8, 2 * 16 * p.inner));
-  shape.slots = (kMostShared - kStatic - up(sums) - up(factors) - up(products)) / shape.slot_bytes;
+  shape.slots =
+      (kMostShared - kStatic - up(sums) - up(parts) - up(factors) - up(products)) / shape.slot_bytes;
   if (shape.slots > kMostSlots) shape.slots = kMostSlots;
   if (shape.slots < 2) return false;
   shape.sets = kWorkers / units < shape.slots ? kWorkers / units : shape.slots;
-  shape.sums_at = shape.slots * shape.slot_bytes;
-  shape.factors_at = shape.sums_at + up(sums), shape.products_at = shape.factors_at + up(factors);
+  shape.sums_at = shape.slots * shape.slot_bytes, shape.parts_at = shape.sums_at + up(sums);
+  shape.factors_at = shape.parts_at + up(parts), shape.products_at = shape.factors_at + up(factors);
   launch_clusters(few_kernel,
                   dim3(unsigned(processors)),
                   1,

@@ -30,6 +30,7 @@ struct RouteParams {
 void moe_route(const RouteParams& params, Stream& stream);
 
 struct ExpertParams {
+  // Weights and factors begin at multiples of 16 bytes.
   const uint8_t* up = nullptr;      // E4M3 [experts, 2 * inner, k]: gate_proj, then up_proj, of each expert
   const float* up_scale = nullptr;  // f32 [experts, 2 * inner / 128, k / 128]
   const uint8_t* down = nullptr;    // E4M3 [experts, k, inner]
