@@ -3,7 +3,6 @@
 #include <cmath>
 #include <deque>
 #include <limits>
-#include <optional>
 
 #include "base/fmt.h"
 #include "kbench/attention_step.h"
@@ -30,11 +29,14 @@ TensorView on_device(void* p, DType d, std::initializer_list<int64_t> s) {
 class LatentStep {
  public:
   LatentStep(const LatentCase& c, Bench& b);
-  void enqueue(Bench& b) { cuda::attend_latent(args_, part_, plan_, *workspace_, b.stream()); }
+  void enqueue(Bench& b) { cuda::attend_latent(args_, part_, plan_, ahead, b.stream()); }
+  // Behind a kernel that lets it start and only then writes all that `ahead` does not exclude.
+  void enqueue_after_late_writer(Bench& b);
   cuda::LatentPlan& plan() { return plan_; }
   std::vector<float> out() const { return download<float>(args_.out.data, args_.out.numel()); }
   double bytes() const;
   double error(Bench& b) const;  // as Step::error
+  cuda::DecodeAhead ahead = cuda::DecodeAhead::kNothing;
 
  private:
   LatentCase c_;
@@ -45,7 +47,6 @@ class LatentStep {
   AttendArgs args_;
   AttentionPart part_;
   cuda::LatentPlan plan_;
-  std::optional<cuda::Workspace> workspace_;
   int64_t places_ = 1;
 };
 
@@ -109,9 +110,37 @@ LatentStep::LatentStep(const LatentCase& c, Bench& b) : c_(c) {
   args_.out = on_device(put(poison), DType::kF32, {rows, c.heads, kValue});
   args_.lse = on_device(
       put(std::vector<float>(poison.begin(), poison.begin() + rows * c.heads)), DType::kF32, {rows, c.heads});
-  plan_ = cuda::plan_latent_decode(cap, c.unit, least);
-  workspace_.emplace(device_memory(cuda::latent_workspace_bytes(plan_, int(rows), c.heads)));
+  plan_ = cuda::plan_latent_decode(cap, c.unit, least, int(rows), c.heads);
   SE_CUDA(cudaDeviceSynchronize());
+}
+
+void LatentStep::enqueue_after_late_writer(Bench& b) {
+  std::vector<TensorView> late{args_.q, present_.k};
+  KvIndex& x = part_.index;
+  if (ahead != cuda::DecodeAhead::kPast) {
+    late.push_back(x.runs);
+    late.push_back(on_device(arena_.data(), DType::kU8, {arena_.bytes()}));
+  }
+  if (ahead == cuda::DecodeAhead::kNothing)
+    for (const TensorView* t :
+         {&x.start, &x.counts, &rows_.q_start, &rows_.kv_from, &rows_.split, &args_.list.ids, &args_.list.n})
+      late.push_back(*t);
+  std::vector<LateWrite> writes;
+  std::vector<cuda::Buffer> right;
+  for (const TensorView& t : late) {
+    const int64_t bytes = bytes_of(t.dtype, t.numel());
+    right.push_back(device_memory(bytes));
+    SE_CUDA(cudaMemcpyAsync(
+        right.back().data(), t.data, size_t(bytes), cudaMemcpyDeviceToDevice, b.stream().get()));
+    // Wrong until then, but such that a kernel that reads it ends.
+    SE_CUDA(cudaMemsetAsync(t.data, t.data == rows_.split.data ? 1 : 0, size_t(bytes), b.stream().get()));
+    writes.push_back({t.data, right.back().data(), bytes});
+  }
+  SE_CUDA(cudaMemsetAsync(args_.out.data, 0xff, size_t(args_.out.numel() * 4), b.stream().get()));
+  b.stream().synchronize();
+  write_late(writes, b.stream());
+  enqueue(b);
+  b.stream().synchronize();
 }
 
 double LatentStep::bytes() const {
@@ -179,10 +208,15 @@ void time_case(Bench& b, const std::string& shape, const LatentCase& c) {
     other.seed = c.seed + 1 + uint64_t(i);
     all.emplace_back(other, b);
   }
-  b.report(
-      "attend_latent in a row", shape, step.bytes(), worst, b.measure_in_a_row(int(all.size()), [&](int i) {
-        all[size_t(i)].enqueue(b);
-      }));
+  for (auto ahead : {cuda::DecodeAhead::kTables, cuda::DecodeAhead::kPast}) {
+    for (LatentStep& s : all) s.ahead = ahead;
+    const bool past = ahead == cuda::DecodeAhead::kPast;
+    b.report(past ? "attend_latent in a row, the past ahead" : "attend_latent in a row, tables ahead",
+             shape,
+             step.bytes(),
+             worst,
+             b.measure_in_a_row(int(all.size()), [&](int i) { all[size_t(i)].enqueue(b); }));
+  }
 }
 
 }  // namespace
@@ -216,11 +250,17 @@ void latent_checks(Bench& b) {
   b.stream().synchronize();
   const auto x = one.out(), y = again.out();
   b.check("latent: no grid shows", std::equal(x.begin(), x.end(), y.begin()), 0, true);
+  for (int ahead = 0; ahead < 3; ++ahead) {  // what the kernel ahead still writes is not read
+    one.ahead = cuda::DecodeAhead(ahead);
+    one.enqueue_after_late_writer(b);
+    constexpr const char* kWhat[] = {"nothing", "tables", "the past"};
+    b.check(format("latent: {} ahead", kWhat[ahead]), one.out() == x, 0, true);
+  }
 }
 
 void latent_cases(Bench& b) {
   for (int batch : {1, 8})
-    for (int split : {1024, 1056, 2048, 4096, 8192}) {
+    for (int split : {1008, 1024, 2048, 8192}) {
       if ((batch == 1) != (split < 2048)) continue;
       LatentCase c;
       for (int r = 0; r < batch; ++r) c.rows.push_back({tokens_in_runs(131072, 16), split});

@@ -208,7 +208,7 @@ __device__ __forceinline__ void wgmma_128_e4m3(float (&d)[64], uint64_t a, uint6
       : SE_SUMS_64(d, 0)
       : "l"(a), "l"(b), "r"(add));
 }
-// 16-bit operands again, with 48 columns; with 24, and the rows of A contiguous instead of k.
+// 16-bit operands again, with 48 columns; the second with the rows of A contiguous instead of k.
 __device__ __forceinline__ void wgmma_48(float (&d)[24], uint64_t a, uint64_t b, int add) {
   asm volatile(
       "{ .reg .pred p; setp.ne.b32 p, %26, 0; "
@@ -219,13 +219,14 @@ __device__ __forceinline__ void wgmma_48(float (&d)[24], uint64_t a, uint64_t b,
       : SE_SUMS_24(d, 0)
       : "l"(a), "l"(b), "r"(add));
 }
-__device__ __forceinline__ void wgmma_24_turned(float (&d)[12], uint64_t a, uint64_t b, int add) {
+__device__ __forceinline__ void wgmma_48_turned(float (&d)[24], uint64_t a, uint64_t b, int add) {
   asm volatile(
-      "{ .reg .pred p; setp.ne.b32 p, %14, 0; "
-      "wgmma.mma_async.sync.aligned.m64n24k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11"
-      "}, %12, %13, p, 1, 1, 1, 0; }"
-      : SE_SUMS_8(d, 0), SE_SUMS_4(d, 8)
+      "{ .reg .pred p; setp.ne.b32 p, %26, 0; "
+      "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
+      "%18, %19, %20, %21, %22, %23"
+      "}, %24, %25, p, 1, 1, 1, 0; }"
+      : SE_SUMS_24(d, 0)
       : "l"(a), "l"(b), "r"(add));
 }
 // A from registers, both with k contiguous: kN columns (8, 16, 48, 64), halves or BF16. The registers of A

@@ -4,20 +4,22 @@
 #include <bit>
 
 #include "device/cuda/stream.h"
-#include "device/cuda/tensor_map.h"
 
 namespace se::cuda {
 
-LatentPlan plan_latent_decode(int64_t cap, int unit, int least_split) {
+LatentPlan plan_latent_decode(int64_t cap, int unit, int least_split, int rows, int heads) {
   SE_CHECK(least_split > 0, "split of {} tokens", least_split);
   int device = 0, processors = 0;
   SE_CUDA(cudaGetDevice(&device));
   SE_CUDA(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-  return {processors, int(std::max<int64_t>(1, (cap * unit + least_split - 1) / least_split))};
-}
-
-int64_t latent_workspace_bytes(const LatentPlan& plan, int rows, int heads) {
-  return int64_t(rows) * latent_slices(heads) * plan.max_splits * kLatentHeads * (kLatentValue + 2) * 4 + 512;
+  LatentPlan plan;
+  plan.grid = processors;
+  plan.max_splits = int(std::max<int64_t>(1, (cap * unit + least_split - 1) / least_split));
+  auto parts = Buffer::allocate(int64_t(rows) * latent_slices(heads) * plan.max_splits * kLatentPart * 4);
+  SE_CHECK(parts.ok(), "{}", parts.status().message());
+  plan.parts = parts.take();
+  SE_CUDA(cudaMemset(plan.parts.data(), 0xff, size_t(plan.parts.bytes())));
+  return plan;
 }
 
 DecodeParams latent_params(const AttendArgs& args, const AttentionPart& part) {
@@ -50,6 +52,7 @@ DecodeParams latent_params(const AttendArgs& args, const AttentionPart& part) {
   p.unit_shift = std::countr_zero(unsigned(index.unit));
   p.runs = index.runs.ptr<int64_t>(), p.start = index.start.ptr<int64_t>();
   p.offset = index.offset.ptr<int64_t>(), p.counts = index.counts.ptr<int32_t>();
+  p.run_count = index.runs.shape[0];
   p.rows = args.rows->rows, p.ids = args.list.ids.ptr<int32_t>(), p.n = args.list.n.ptr<int32_t>();
   p.cap = args.list.cap, p.q_start = args.rows->q_start.ptr<int32_t>();
   p.kv_from = args.rows->kv_from.ptr<int32_t>(), p.split = args.rows->split.ptr<int32_t>();
@@ -69,22 +72,18 @@ DecodeParams latent_params(const AttendArgs& args, const AttentionPart& part) {
 void attend_latent(const AttendArgs& args,
                    const AttentionPart& part,
                    const LatentPlan& plan,
-                   Workspace& workspace,
+                   DecodeAhead ahead,
                    Stream& stream) {
   DecodeParams p = latent_params(args, part);
   if (p.cap < 1) return;
-  const int64_t mark = workspace.mark(), entries = int64_t(p.cap) * latent_slices(p.group);
-  const int64_t parts = entries * plan.max_splits * kLatentHeads;
-  p.max_splits = plan.max_splits;
-  p.part_out = workspace.take<float>(parts * kLatentValue), p.part_lse = workspace.take<float>(parts * 2);
-  const TensorView& k = part.planes[0];
-  const CUtensorMap keys = tensor_map(k.data,
-                                      2,
-                                      {64, 8, kLatentKey / 64, (k.shape[1] + 7) / 8, k.shape[0]},
-                                      {p.item_stride, 128, 8 * p.item_stride, p.page_stride},
-                                      {64, 8, kLatentKey / 64, 2, 1});
-  latent_decode(p, keys, int(std::min<int64_t>(plan.grid, entries * plan.max_splits)), stream);
-  workspace.rewind(mark);  // later ops of the stream may reuse it
+  const int64_t items = int64_t(p.cap) * latent_slices(p.group) * plan.max_splits;
+  SE_CHECK(items * kLatentPart * 4 <= plan.parts.bytes(),
+           "{} parts, planned for {} bytes",
+           items,
+           plan.parts.bytes());
+  p.max_splits = plan.max_splits, p.ahead = ahead;
+  p.part_out = plan.parts.ptr<float>();
+  latent_decode(p, int(std::min<int64_t>(plan.grid, items)), stream);
 }
 
 }  // namespace se::cuda
