@@ -27,7 +27,7 @@ namespace se::cuda {
 // Host decisions, made once per batch bucket, and where splits leave their results. One launch at a time may
 // use a plan.
 struct DecodePlan {
-  int grid = 0;        // blocks: what the device holds at once, never more: they wait for one another
+  int grid = 0;        // blocks: what the device holds at once, never more: they wait for one another (adr/0018)
   int max_splits = 0;  // of any row: ceil(index.cap * unit / least split)
   Buffer parts;        // all bits set between launches
 };

@@ -50,7 +50,7 @@ struct ExpertParams {
   float* weight = nullptr;    // f32 [rows * top_k]
 };
 // Up to 32 pairs it is one kernel whose blocks wait for one another: nothing else may hold the processors for
-// ever meanwhile, so no two of them at once on a device.
+// ever meanwhile, so no two of them at once on a device (adr/0018).
 void moe_experts(const ExpertParams& params, Stream& stream);
 
 }  // namespace se::cuda
