@@ -25,9 +25,9 @@
 namespace se::cuda {
 
 // Host decisions, made once per batch bucket, and where splits leave their results. One launch at a time may
-// use a plan.
+// use a plan, and one such kernel a device (adr/0018).
 struct DecodePlan {
-  int grid = 0;        // blocks: what the device holds at once, never more: they wait for one another (adr/0018)
+  int grid = 0;        // blocks: what the device holds at once, never more: they wait for one another
   int max_splits = 0;  // of any row: ceil(index.cap * unit / least split)
   Buffer parts;        // all bits set between launches
 };
