@@ -1,5 +1,5 @@
 #!/bin/bash
-# Checks and times the CUDA kernels on a machine with a GPU: half a minute, with `sanitize` two or three minutes.
+# Checks and times the CUDA kernels on a machine with a GPU: two minutes, with `sanitize` some six more.
 #   tools/gpu_run.sh OUT_DIR [sanitize]
 # Takes the bench that the preset cuda-release built (build it anywhere: no GPU is needed for that), or builds it.
 # SE_KBENCH: another one; KBENCH_ARGS: its arguments. Raw logs go to OUT_DIR.
