@@ -183,31 +183,41 @@ Step::Step(const Case& c, Bench& b)
   SE_CUDA(cudaDeviceSynchronize());
 }
 
-void Step::enqueue_after_late_writer(Bench& b) {
-  std::vector<TensorView> late{args_.q, present_.k, present_.v};
-  KvIndex& x = part_.index;
+void LateWriter::start(const StepRows& rows,
+                       const AttendArgs& args,
+                       const AttentionPart& part,
+                       const cuda::Buffer& arena,
+                       cuda::DecodeAhead ahead,
+                       Bench& b) {
+  std::vector<TensorView> late{args.q, args.present->k};
+  if (args.present->v.data != args.present->k.data) late.push_back(args.present->v);
+  const KvIndex& x = part.index;
   if (ahead != cuda::DecodeAhead::kPast) {
     late.push_back(x.runs);
-    late.push_back(on_device(arena_.data(), DType::kU8, {arena_.bytes()}));
+    late.push_back(on_device(arena.data(), DType::kU8, {arena.bytes()}));
   }
   if (ahead == cuda::DecodeAhead::kNothing)
     for (const TensorView* t :
-         {&x.start, &x.counts, &rows_.q_start, &rows_.kv_from, &rows_.split, &args_.list.ids, &args_.list.n})
+         {&x.start, &x.counts, &rows.q_start, &rows.kv_from, &rows.split, &args.list.ids, &args.list.n})
       late.push_back(*t);
   std::vector<LateWrite> writes;
-  std::vector<cuda::Buffer> right;
   for (const TensorView& t : late) {
     const int64_t bytes = bytes_of(t.dtype, t.numel());
-    right.push_back(device_memory(bytes));
+    right_.push_back(device_memory(bytes));
     SE_CUDA(cudaMemcpyAsync(
-        right.back().data(), t.data, size_t(bytes), cudaMemcpyDeviceToDevice, b.stream().get()));
+        right_.back().data(), t.data, size_t(bytes), cudaMemcpyDeviceToDevice, b.stream().get()));
     // Wrong until then, but such that a kernel that reads it ends.
-    SE_CUDA(cudaMemsetAsync(t.data, t.data == rows_.split.data ? 1 : 0, size_t(bytes), b.stream().get()));
-    writes.push_back({t.data, right.back().data(), bytes});
+    SE_CUDA(cudaMemsetAsync(t.data, t.data == rows.split.data ? 1 : 0, size_t(bytes), b.stream().get()));
+    writes.push_back({t.data, right_.back().data(), bytes});
   }
-  SE_CUDA(cudaMemsetAsync(args_.out.data, 0xff, size_t(args_.out.numel() * 4), b.stream().get()));
+  SE_CUDA(cudaMemsetAsync(args.out.data, 0xff, size_t(args.out.numel() * 4), b.stream().get()));
   b.stream().synchronize();
   write_late(writes, b.stream());
+}
+
+void Step::enqueue_after_late_writer(Bench& b) {
+  LateWriter late;
+  late.start(rows_, args_, part_, arena_, ahead, b);
   enqueue(b);
   b.stream().synchronize();
 }

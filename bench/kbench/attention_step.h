@@ -36,11 +36,25 @@ class Planes {
   int heads_, dim_, page_;
 };
 
+// A kernel that lets its successor start and only then writes all that `ahead` does not exclude of a decode
+// step's input, wrong until then; results are poisoned. Holds what the kernel reads.
+class LateWriter {
+ public:
+  void start(const StepRows& rows,
+             const AttendArgs& args,  // with a present
+             const AttentionPart& part,
+             const cuda::Buffer& arena,
+             cuda::DecodeAhead ahead,
+             Bench& b);
+
+ private:
+  std::vector<cuda::Buffer> right_;
+};
+
 class Step {
  public:
   Step(const Case& c, Bench& b);
   void enqueue(Bench& b) { cuda::attend_decode(args_, part_, plan_, ahead, b.stream()); }
-  // Behind a kernel that lets it start and only then writes all that `ahead` does not exclude.
   void enqueue_after_late_writer(Bench& b);
   cuda::DecodePlan& plan() { return plan_; }
   std::vector<float> out() const { return download<float>(args_.out.data, args_.out.numel()); }

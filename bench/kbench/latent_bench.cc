@@ -115,30 +115,8 @@ LatentStep::LatentStep(const LatentCase& c, Bench& b) : c_(c) {
 }
 
 void LatentStep::enqueue_after_late_writer(Bench& b) {
-  std::vector<TensorView> late{args_.q, present_.k};
-  KvIndex& x = part_.index;
-  if (ahead != cuda::DecodeAhead::kPast) {
-    late.push_back(x.runs);
-    late.push_back(on_device(arena_.data(), DType::kU8, {arena_.bytes()}));
-  }
-  if (ahead == cuda::DecodeAhead::kNothing)
-    for (const TensorView* t :
-         {&x.start, &x.counts, &rows_.q_start, &rows_.kv_from, &rows_.split, &args_.list.ids, &args_.list.n})
-      late.push_back(*t);
-  std::vector<LateWrite> writes;
-  std::vector<cuda::Buffer> right;
-  for (const TensorView& t : late) {
-    const int64_t bytes = bytes_of(t.dtype, t.numel());
-    right.push_back(device_memory(bytes));
-    SE_CUDA(cudaMemcpyAsync(
-        right.back().data(), t.data, size_t(bytes), cudaMemcpyDeviceToDevice, b.stream().get()));
-    // Wrong until then, but such that a kernel that reads it ends.
-    SE_CUDA(cudaMemsetAsync(t.data, t.data == rows_.split.data ? 1 : 0, size_t(bytes), b.stream().get()));
-    writes.push_back({t.data, right.back().data(), bytes});
-  }
-  SE_CUDA(cudaMemsetAsync(args_.out.data, 0xff, size_t(args_.out.numel() * 4), b.stream().get()));
-  b.stream().synchronize();
-  write_late(writes, b.stream());
+  LateWriter late;
+  late.start(rows_, args_, part_, arena_, ahead, b);
   enqueue(b);
   b.stream().synchronize();
 }

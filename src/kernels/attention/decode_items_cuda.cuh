@@ -9,6 +9,7 @@
 #include "device/cuda/launch.h"
 #include "device/cuda/mma.cuh"
 #include "kernels/attention/decode_params_cuda.h"
+#include "kernels/attention/parts_cuda.cuh"
 
 namespace se::cuda::decode {
 
@@ -16,11 +17,6 @@ constexpr int kHeads = 8;
 constexpr int kAtOnce = 8;  // splits that a merging warp asks for together
 
 // 2^x to 2 ulp; -inf gives 0.
-__device__ __forceinline__ float power2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 __device__ __forceinline__ int table_row(const DecodeParams& p, int row, int head) {
   return p.row_heads == 1 ? row : row * p.kv_heads + head;
@@ -259,28 +255,7 @@ __device__ __forceinline__ void write_result(
         s.total > 0 ? (s.top + __log2f(s.total)) * kLn2 : -INFINITY;
 }
 
-// A part is one split's sums of an entry. Each of its numbers is its own signal: between launches all are
-// kNotYet, bits that no arithmetic leaves (its NaNs are 0x7fffffff); whoever merges a part waits for each
-// number and puts kNotYet back. No fence, no counter.
-constexpr uint32_t kNotYet = 0xffffffffu;
-
-__device__ __forceinline__ uint32_t sure(float x) {
-  const uint32_t bits = __float_as_uint(x);
-  return bits == kNotYet ? 0x7fffffffu : bits;
-}
-__device__ __forceinline__ void put_part(float* to, const float4& x) {
-  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to),
-               "r"(sure(x.x)),
-               "r"(sure(x.y)),
-               "r"(sure(x.z)),
-               "r"(sure(x.w))
-               : "memory");
-}
-__device__ __forceinline__ void put_part(float* to, const float2& x) {
-  asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(sure(x.x)), "r"(sure(x.y))
-               : "memory");
-}
-// As it is now; then whether all of it is there.
+// Of a part (parts_cuda.cuh), one split's sums of an entry: as it is now; then whether all of it is there.
 __device__ __forceinline__ void look_at(const float* at, uint4& x) {
   asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)

@@ -3,6 +3,7 @@
 //
 // Items: listed rows in order, slices of heads, splits (at least one).
 #pragma once
+#include "device/cuda/mma.cuh"
 #include "kernels/attention/latent_decode_params_cuda.h"
 
 namespace se::cuda {
@@ -16,12 +17,6 @@ struct Item {
   int64_t start = 0, offset = 0;
   __device__ __forceinline__ int tiles(int tile) const { return max(0, (last - first + tile - 1) / tile); }
 };
-
-__device__ __forceinline__ float power2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 // What find_item will wait for, from DRAM to L2 meanwhile: the lines of the first rows, and the runs.
 __device__ __forceinline__ void ask_for(const void* at) {

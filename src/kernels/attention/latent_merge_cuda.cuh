@@ -5,6 +5,7 @@
 #include "device/cuda/launch.h"
 #include "device/cuda/mma.cuh"
 #include "kernels/attention/latent_items_cuda.cuh"
+#include "kernels/attention/parts_cuda.cuh"
 
 namespace se::cuda {
 namespace {
@@ -12,10 +13,6 @@ namespace {
 // One split's sums as the threads hold them: a warp (of 8) and m (of 4) are a column of 16 channels, for
 // which lane 4 g + c has heads 8 e + 2 c, + 1 (of one channel, then of the one 8 after it); and each column's
 // own copy of tops and totals of these two heads.
-//
-// Each number is its own signal: between launches all are kNotYet, bits that no arithmetic leaves (its NaNs
-// are 0x7fffffff); whoever merges a part waits for each number and puts kNotYet back. No fence, no counter.
-constexpr uint32_t kNotYet = 0xffffffffu;
 constexpr int kEights = kHeads / 8, kColumns = 32;
 
 struct Parts {
@@ -31,18 +28,6 @@ struct Parts {
   }
 };
 
-__device__ __forceinline__ uint32_t sure(float x) {
-  const uint32_t bits = __float_as_uint(x);
-  return bits == kNotYet ? 0x7fffffffu : bits;
-}
-__device__ __forceinline__ void put_part(float4* to, const float4& x) {
-  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to),
-               "r"(sure(x.x)),
-               "r"(sure(x.y)),
-               "r"(sure(x.z)),
-               "r"(sure(x.w))
-               : "memory");
-}
 __device__ __forceinline__ float4 look_at(const float4* at) {
   float4 x;
   asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"

@@ -114,12 +114,6 @@ __device__ __forceinline__ int64_t slot_of(const DecodeParams& p, const Work& w,
   return in + n <= int(run & 0xffff) ? (run >> 16) + (p.offset ? p.offset[r] : 0) + in : -1;
 }
 
-__device__ __forceinline__ float power2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // scores = q k^T, 8 steps of 16 channels; to be committed by the caller.
 __device__ __forceinline__ void start_scores(float (&x)[64], uint32_t q, uint32_t k) {
 #pragma unroll

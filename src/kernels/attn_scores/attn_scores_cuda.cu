@@ -15,11 +15,6 @@ namespace {
 constexpr int kThreads = kScoreHeads * 32, kTile = 64, kRows = 32, kStages = 3;
 enum : int { kMax, kMean, kSum };  // as Reduce
 
-__device__ __forceinline__ float power2(float x) {  // to 2 ulp; -inf gives 0
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 __device__ __forceinline__ float fold2(int how, float a, float b) {
   return how == kMax ? fmaxf(a, b) : a + b;
 }
